@@ -1,0 +1,423 @@
+//! What a bucket may hold and how fast it fills, and the exact arithmetic of
+//! moments that follows from it. The unit is the drop: see the essay in `lib.rs`.
+
+use crate::decimal::{Decimal, Rounding};
+
+/// The longest a bucket may take to fill, and the deepest a debt may reach:
+/// 100 years, in microseconds. Every bound below follows from it.
+pub const MAX_FILL_US: u64 = 3_155_760_000_000_000;
+
+/// Millionths of a token in a token.
+const MILLION: u64 = 1_000_000;
+
+/// An amount of tokens, from 0 to 10^12, exact to a millionth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tokens(u64);
+
+impl Tokens {
+    /// None at all.
+    pub const ZERO: Self = Self(0);
+    /// One token.
+    pub const ONE: Self = Self(MILLION);
+    /// 10^12 tokens, the most there can be.
+    pub const MAX: Self = Self(1_000_000_000_000 * MILLION);
+
+    /// `millionths` of a token; `None` above [`Tokens::MAX`].
+    pub fn from_millionths(millionths: u64) -> Option<Self> {
+        (millionths <= Self::MAX.0).then_some(Self(millionths))
+    }
+
+    /// `whole` tokens; `None` above [`Tokens::MAX`].
+    pub fn from_whole(whole: u64) -> Option<Self> {
+        Self::from_millionths(whole.checked_mul(MILLION)?)
+    }
+
+    /// A decimal number of tokens; `None` above [`Tokens::MAX`].
+    pub fn from_decimal(number: Decimal, rounding: Rounding) -> Option<Self> {
+        number.units(6, rounding, Self::MAX.0).map(Self)
+    }
+
+    /// The amount in millionths of a token.
+    pub const fn millionths(self) -> u64 {
+        self.0
+    }
+
+    /// The whole tokens in it.
+    pub const fn whole(self) -> u64 {
+        self.0 / MILLION // down: a fraction of a token is not there yet
+    }
+
+    pub(crate) fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The sum, or `most` where it would be more.
+    pub(crate) fn add_up_to(self, other: Self, most: Self) -> Self {
+        Self(self.0 + other.0).min(most)
+    }
+
+    /// The whole tokens of it.
+    pub(crate) fn floor(self) -> Self {
+        Self(self.whole() * MILLION)
+    }
+}
+
+/// A rate in lowest terms: `tokens` every `per` seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    tokens: u128,
+    per: u128,
+}
+
+/// No rate is above 10^12 tokens per millisecond. Written as two numbers of 13
+/// digits and a power of ten on one side, it is then at most 10^28 / 10^13; and
+/// at least 10^13 / 10^29 where any capacity fills within 100 years. So the
+/// capacity in drops is at most 10^31, and nothing below overflows 128 bits.
+const MAX_PER_SECOND: u128 = 10_u128.pow(15);
+const MAX_TOKENS: u128 = 10_u128.pow(28);
+const MAX_PER: u128 = 10_u128.pow(29);
+const MAX_LESSER: u128 = 10_u128.pow(13);
+
+impl Rate {
+    /// `tokens` every `per` seconds, brought to lowest terms. `None` for 0, for
+    /// more than 10^15 tokens a second, or where it could not have been written
+    /// as two numbers of 13 digits and a power of ten (the arithmetic counts on that).
+    pub fn new(tokens: u128, per: u128) -> Option<Self> {
+        if tokens == 0 || per == 0 {
+            return None;
+        }
+        let common = greatest_common_divisor(tokens, per);
+        let (tokens, per) = (tokens / common, per / common);
+        let fits =
+            tokens <= MAX_TOKENS && per <= MAX_PER && tokens.min(per) <= MAX_LESSER && tokens.div_ceil(per) <= MAX_PER_SECOND;
+        fits.then_some(Self { tokens, per })
+    }
+
+    /// A rate that [`Rate::new`] has made before.
+    pub(crate) const fn from_lowest_terms(tokens: u128, per: u128) -> Self {
+        Self { tokens, per }
+    }
+
+    /// A decimal number of tokens every decimal number of seconds, exact to
+    /// twelve significant digits; beyond, the rate goes down by less than 1e-12.
+    /// `None` for 0 and for what is out of every range.
+    pub fn from_decimals(tokens: Decimal, per: Decimal) -> Option<Self> {
+        let (tokens, tokens_exponent) = tokens.significant(Rounding::Down);
+        let (per, per_exponent) = per.significant(Rounding::Up);
+        let exponent = tokens_exponent - per_exponent;
+        let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
+        let (tokens, per) = (u128::from(tokens), u128::from(per));
+        if exponent >= 0 { Self::new(tokens.checked_mul(power)?, per) } else { Self::new(tokens, per.checked_mul(power)?) }
+    }
+
+    /// Tokens added every [`Rate::per`] seconds; 1 µs adds as many drops.
+    pub const fn tokens(self) -> u128 {
+        self.tokens
+    }
+
+    /// Seconds in which [`Rate::tokens`] are added; a millionth of a token is as
+    /// many drops.
+    pub const fn per(self) -> u128 {
+        self.per
+    }
+
+    /// The drops that `us` microseconds add; the most there can be where that is
+    /// more than a u128 holds, which is more than any bucket does.
+    pub(crate) fn drops_in(self, us: u64) -> u128 {
+        self.tokens.saturating_mul(u128::from(us))
+    }
+
+    /// The drops in `tokens`. Saturates as [`Rate::drops_in`] does, but never
+    /// where that does: one of `tokens` and `per` is at most 10^13.
+    pub(crate) fn drops_of(self, tokens: Tokens) -> u128 {
+        self.per.saturating_mul(u128::from(tokens.0))
+    }
+
+    /// The tokens in `drops`, rounded down to a millionth: whoever changes the
+    /// limit pays the rest. At most [`Tokens::MAX`].
+    pub(crate) fn tokens_in(self, drops: u128) -> Tokens {
+        let millionths = div_rem(drops, self.per).0;
+        u64::try_from(millionths).ok().and_then(Tokens::from_millionths).unwrap_or(Tokens::MAX)
+    }
+
+    /// The tokens that cover `drops`, rounded up to a millionth.
+    pub(crate) fn tokens_for(self, drops: u128) -> Tokens {
+        let millionths = drops.div_ceil(self.per);
+        u64::try_from(millionths).ok().and_then(Tokens::from_millionths).unwrap_or(Tokens::MAX)
+    }
+
+    /// The whole tokens in `drops`.
+    pub(crate) fn whole_in(self, drops: u128) -> u64 {
+        let whole = div_rem(drops, self.per * u128::from(MILLION)).0; // per ≤ 10^29: fits
+        u64::try_from(whole).unwrap_or(u64::MAX)
+    }
+
+    /// The moment at which `drops` more have come in than at `from`.
+    pub(crate) fn after(self, from: Moment, drops: u128) -> Moment {
+        let (us, part) = div_rem(from.part.saturating_add(drops), self.tokens);
+        Moment { us: from.us.saturating_add_unsigned(u64::try_from(us).unwrap_or(u64::MAX)), part }
+    }
+
+    /// The moment at which `drops` less had come in than at `from`.
+    pub(crate) fn before(self, from: Moment, drops: u128) -> Moment {
+        let (us, part) = div_rem(drops, self.tokens);
+        let us = from.us.saturating_sub_unsigned(u64::try_from(us).unwrap_or(u64::MAX));
+        match from.part.checked_sub(part) {
+            Some(part) => Moment { us, part },
+            None => Moment { us: us.saturating_sub(1), part: from.part + self.tokens - part },
+        }
+    }
+
+    /// The drops that come in from `from` until `until_us`; 0 where that is not later.
+    #[inline]
+    pub(crate) fn drops_between(self, from: Moment, until_us: i64) -> u128 {
+        match until_us.checked_sub(from.us) {
+            Some(us) if us > 0 => self.drops_in(us.unsigned_abs()) - from.part,
+            _ => 0,
+        }
+    }
+
+    /// A moment counted in this rate, put into the parts of `other`: rounded up
+    /// by less than a part, so that no refill is won by a change of limit.
+    pub(crate) fn translate(self, moment: Moment, other: Self) -> Moment {
+        if moment.part == 0 || self.tokens == other.tokens {
+            return moment;
+        }
+        // 10^28 · 10^28 is too much for 128 bits. Both are cut to 62 bits where
+        // they have more, which loses 1e-18 of a microsecond, upwards.
+        let cut = (128 - self.tokens.leading_zeros()).saturating_sub(62);
+        let spare = (128 - other.tokens.leading_zeros()).saturating_sub(62);
+        let (part, whole, target) =
+            (moment.part.div_ceil(1 << cut), self.tokens >> cut, (other.tokens >> spare) + u128::from(spare > 0));
+        let part = (part * target).div_ceil(whole) << spare;
+        if part >= other.tokens { Moment::at(moment.us.saturating_add(1)) } else { Moment { us: moment.us, part } }
+    }
+
+    /// Whether the two differ by less than one part in 10^9.
+    fn is_close_to(self, other: Self) -> bool {
+        let (a, a_shift) = cut_product(self.tokens, other.per);
+        let (b, b_shift) = cut_product(other.tokens, self.per);
+        // Bring both to the larger unit; what is far off becomes 0 or stays far off.
+        let unit = a_shift.max(b_shift);
+        let (a, b) = (shift_down(a, unit - a_shift), shift_down(b, unit - b_shift));
+        a.abs_diff(b) < a.max(b) / 1_000_000_000 || a == b
+    }
+}
+
+/// `a`·`b` / 2^shift, good to 60 significant bits.
+fn cut_product(a: u128, b: u128) -> (u128, u32) {
+    let cut = |n: u128| (128 - n.leading_zeros()).saturating_sub(62);
+    ((a >> cut(a)) * (b >> cut(b)), cut(a) + cut(b))
+}
+
+fn shift_down(n: u128, by: u32) -> u128 {
+    n.checked_shr(by).unwrap_or(0)
+}
+
+/// What a bucket is to keep: at most `capacity` tokens, filled at `rate`.
+///
+/// Every `Limit` is usable: the capacity is above 0 and filled within 100 years.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    capacity: Tokens,
+    rate: Rate,
+}
+
+impl Limit {
+    /// `None` where the capacity is 0 or takes more than 100 years to fill.
+    pub fn new(capacity: Tokens, rate: Rate) -> Option<Self> {
+        let limit = Self { capacity, rate };
+        (capacity > Tokens::ZERO && limit.fill_us() <= MAX_FILL_US).then_some(limit)
+    }
+
+    /// A limit that [`Limit::new`] has made before.
+    pub(crate) const fn from_parts(capacity: Tokens, rate: Rate) -> Self {
+        Self { capacity, rate }
+    }
+
+    /// The most a bucket holds, so the largest burst.
+    pub const fn capacity(&self) -> Tokens {
+        self.capacity
+    }
+
+    /// How fast it fills.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// How long an empty bucket takes to fill, in microseconds, rounded up.
+    pub fn fill_us(&self) -> u64 {
+        let us = self.rate.drops_of(self.capacity).div_ceil(self.rate.tokens);
+        u64::try_from(us).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the two differ by less than one part in 10^9, as the same limit
+    /// does that two languages wrote (100 per 10 and 10 per 1; 1/86400 and 1 per
+    /// 86400).
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        if self == other {
+            return true;
+        }
+        let (a, b) = (self.capacity.0, other.capacity.0);
+        (a == b || a.abs_diff(b) < a.max(b) / 1_000_000_000) && self.rate.is_close_to(other.rate)
+    }
+}
+
+/// A moment, exact in the parts of one rate: `us` microseconds and
+/// `part`/[`Rate::tokens`] of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    pub(crate) us: i64,
+    pub(crate) part: u128,
+}
+
+impl Moment {
+    /// A whole microsecond.
+    pub const fn at(us: i64) -> Self {
+        Self { us, part: 0 }
+    }
+
+    /// The first whole microsecond that is not before it.
+    pub fn ceil_us(self) -> i64 {
+        self.us.saturating_add(i64::from(self.part > 0))
+    }
+
+    /// The last whole microsecond that is not after it.
+    pub const fn floor_us(self) -> i64 {
+        self.us
+    }
+
+    /// The parts beyond [`Moment::floor_us`].
+    pub const fn part(self) -> u128 {
+        self.part
+    }
+}
+
+/// Quotient and remainder. Nearly all divisions here are of numbers below 2^64,
+/// which the processor does in one instruction where 128 bits take a function.
+#[inline]
+fn div_rem(n: u128, by: u128) -> (u128, u128) {
+    match (u64::try_from(n), u64::try_from(by)) {
+        (Ok(n), Ok(by)) => (u128::from(n / by), u128::from(n % by)),
+        _ => (n / by, n % by),
+    }
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    let (mut a, mut b) = (a, b);
+    while b > 1 {
+        (a, b) = (b, div_rem(a, b).1);
+    }
+    if b == 1 { 1 } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(tokens: &str, per: &str) -> Option<Rate> {
+        Rate::from_decimals(Decimal::parse(tokens.as_bytes())?, Decimal::parse(per.as_bytes())?)
+    }
+
+    fn limit(capacity: u64, tokens: &str, per: &str) -> Limit {
+        Limit::new(Tokens::from_whole(capacity).unwrap(), rate(tokens, per).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_rate_is_kept_in_lowest_terms() {
+        for (tokens, per, expected) in [
+            ("100", "10", (10, 1)),
+            ("0.5", "1", (1, 2)),
+            ("1", "86400", (1, 86400)),
+            ("1e12", "0.001", (1_000_000_000_000_000, 1)),
+            ("1.25", "0.5", (5, 2)),
+            ("0.000001", "31622400", (1, 31_622_400_000_000)),
+            ("1e12", "0.00123456789012", (25_000_000_000_000_000_000_000_000, 30_864_197_253)),
+        ] {
+            let rate = rate(tokens, per).unwrap();
+            assert_eq!((rate.tokens(), rate.per()), expected, "{tokens} per {per}");
+        }
+    }
+
+    #[test]
+    fn rates_out_of_range_are_none() {
+        for (tokens, per) in [("0", "1"), ("1e-40", "1"), ("1e-100000", "1"), ("1e30", "1"), ("1e12", "0.0001"), ("1", "0")] {
+            assert_eq!(rate(tokens, per), None, "{tokens} per {per}");
+        }
+        assert_eq!(Rate::new(MAX_TOKENS + 1, 10_u128.pow(14)), None);
+        assert_eq!(Rate::new(1, MAX_PER + 1), None);
+        assert!(Rate::new(MAX_PER_SECOND, 1).is_some());
+        assert_eq!(Rate::new(MAX_PER_SECOND + 1, 1), None);
+        assert_eq!(Rate::new(2 * MAX_PER_SECOND + 1, 2), None);
+    }
+
+    #[test]
+    fn the_same_limit_in_two_languages_is_the_same() {
+        let day = limit(10, "1", "86400");
+        for (tokens, per) in
+            [("1.1574074074074073e-05", "1"), ("0.000694444444444", "60"), ("7", "604800"), ("1.000000000999", "86400")]
+        {
+            assert!(day.is_same_as(&limit(10, tokens, per)), "{tokens} per {per}");
+        }
+        for (tokens, per) in
+            [("1.0000000011", "86400"), ("0.9999999989", "86400"), ("1", "86401"), ("1e12", "0.001"), ("1e-6", "31622400")]
+        {
+            let other = Limit::new(Tokens::from_millionths(1).unwrap(), rate(tokens, per).unwrap()).unwrap();
+            let tiny_day = Limit::new(Tokens::from_millionths(1).unwrap(), day.rate()).unwrap();
+            assert!(!tiny_day.is_same_as(&other), "{tokens} per {per}");
+            assert!(!other.is_same_as(&tiny_day), "{tokens} per {per}");
+        }
+        assert!(!day.is_same_as(&limit(11, "1", "86400")));
+        assert!(limit(1_000_000_000_000, "1e12", "1").is_same_as(&limit(999_999_999_001, "1e12", "1")));
+        assert!(!limit(1_000_000_000_000, "1e12", "1").is_same_as(&limit(999_999_999_000, "1e12", "1")));
+        // Terms too large to multiply in 128 bits, and of very different size.
+        assert!(limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000007290", "0.001")));
+        assert!(!limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000009", "0.000001e3")));
+    }
+
+    #[test]
+    fn a_limit_fills_within_a_hundred_years() {
+        let slowest = Rate::new(1, 3_155_760_000).unwrap();
+        assert!(Limit::new(Tokens::ONE, slowest).is_some());
+        assert_eq!(Limit::new(Tokens::from_millionths(1_000_001).unwrap(), slowest), None);
+        assert_eq!(Limit::new(Tokens::ZERO, slowest), None);
+        assert_eq!(limit(3, "1", "7").fill_us(), 21_000_000);
+        assert_eq!(limit(1, "3", "1").fill_us(), 333_334);
+    }
+
+    #[test]
+    fn before_and_after_are_inverse() {
+        let rate = Rate::new(3, 7).unwrap();
+        for drops in [0, 1, 2, 3, 4, 1_000_000_007] {
+            let then = rate.before(Moment::at(5_000), drops);
+            assert_eq!(rate.after(then, drops), Moment::at(5_000), "{drops}");
+            assert_eq!(rate.drops_between(then, 5_000), drops);
+        }
+    }
+
+    #[test]
+    fn a_moment_in_other_parts_is_never_earlier() {
+        let rates = [(3, 7), (7, 3), (1, 1), (999_999_999_989, 1), (9_999_999_999_971 * 10_u128.pow(13), 10_000_000_000_037)];
+        for (from, to) in rates.into_iter().flat_map(|a| rates.map(|b| (a, b))) {
+            let (from, to) = (Rate::new(from.0, from.1).unwrap(), Rate::new(to.0, to.1).unwrap());
+            for part in [0, 1, from.tokens / 3, from.tokens - 1] {
+                let moment = Moment { us: 5, part: part.min(from.tokens - 1) };
+                let there = from.translate(moment, to);
+                assert!(there.part < to.tokens);
+                let exact = |m: Moment, r: Rate| (m.us - 5) as f64 + m.part as f64 / r.tokens as f64;
+                let (before, after) = (exact(moment, from), exact(there, to));
+                assert!(after >= before - 1e-15, "{moment:?} {from:?} {to:?} {there:?}");
+                assert!(after - before <= 1.0 / to.tokens as f64 + 1e-15, "{moment:?} {from:?} {to:?} {there:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_are_bounded_and_whole_ones_round_down() {
+        assert_eq!(Tokens::from_whole(1_000_000_000_001), None);
+        assert_eq!(Tokens::from_whole(u64::MAX), None);
+        assert_eq!(Tokens::from_millionths(1_999_999).unwrap().whole(), 1);
+        assert_eq!(Tokens::from_millionths(1_999_999).unwrap().floor(), Tokens::ONE);
+        assert_eq!(Tokens::from_decimal(Decimal::ONE, Rounding::Up), Some(Tokens::ONE));
+    }
+}

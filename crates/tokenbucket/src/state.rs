@@ -1,0 +1,353 @@
+//! A bucket as bytes: one encoding for RDB, AOF and replication.
+//!
+//! Version 1. Numbers are little-endian base 128 (LEB128), moments zigzag and
+//! counted from an origin: 0 in an RDB, the sender's clock in an effect, which
+//! makes them short, and shifting a bucket in time a matter of decoding it from
+//! another origin. There is one encoding for every bucket: what decodes encodes
+//! to the same bytes.
+//!
+//! ```text
+//! state:  kind-and-parts  [capacity tokens per zero.us zero.part]   limited
+//!                         [zero.us]                                 bare, empty
+//!                         [tokens at.us]                            bare, synced
+//!                         [thaw.us] [left applied reset.us] [tokens until.us]
+//! effect: version  clock.us  expire-at.ms  state from the clock
+//! ```
+//!
+//! Old bytes are read for ever; a change of layout is a new version.
+
+use crate::bucket::{Bare, BareLevel, Bucket, Limited, Vendor, VendorLimit, Window};
+use crate::limit::{Limit, Moment, Rate, Tokens};
+
+/// The version that is written.
+pub const VERSION: u8 = 1;
+
+/// Moments are within 2^55 µs (1141 years) of 1970: far beyond any that a clock
+/// up to [`MAX_CLOCK_US`] leads to, and near enough to count with.
+const MAX_MOMENT_US: u64 = 1 << 55;
+
+/// The latest reading of a clock, in microseconds since 1970 (the year 2540).
+pub const MAX_CLOCK_US: i64 = 1 << 54;
+
+const KIND: u8 = 0b0000_0011;
+const LIMITED: u8 = 0;
+const BARE_FULL: u8 = 1;
+const BARE_EMPTY: u8 = 2;
+const BARE_SYNCED: u8 = 3;
+const THAW: u8 = 0b0000_0100;
+const WINDOW: u8 = 0b0000_1000;
+const VENDOR_LIMIT: u8 = 0b0001_0000;
+
+/// No encoding is longer, in bytes.
+pub const MAX_LEN: usize = 160;
+
+/// Bytes that are not a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Written by a version that this one does not know.
+    Version(u8),
+    /// Cut short, too long, or values that no bucket has.
+    Damaged,
+}
+
+/// A bucket's bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoded {
+    bytes: [u8; MAX_LEN],
+    len: usize,
+}
+
+impl Encoded {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+/// A bucket on its way to another server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The sender's clock at the change.
+    pub clock_us: i64,
+    /// When the key expires: Unix time in milliseconds.
+    pub expire_at_ms: i64,
+    /// The bucket after the change.
+    pub bucket: Bucket,
+}
+
+/// The bytes of a bucket, moments counted from 1970.
+pub fn encode(bucket: &Bucket) -> Encoded {
+    let mut writer = Writer::new();
+    writer.bucket(bucket, 0);
+    writer.finish()
+}
+
+/// The bucket in `bytes`, all its moments `shift_us` later than they were written.
+///
+/// # Errors
+/// [`Malformed`] for anything that [`encode`] does not write.
+pub fn decode(bytes: &[u8], shift_us: i64) -> Result<Bucket, Malformed> {
+    let mut reader = Reader { rest: bytes };
+    let bucket = reader.bucket(shift_us)?;
+    reader.finish(bucket)
+}
+
+/// The bytes of an effect.
+pub fn encode_message(message: &Message) -> Encoded {
+    let mut writer = Writer::new();
+    writer.byte(VERSION);
+    writer.signed(message.clock_us);
+    writer.signed(message.expire_at_ms);
+    writer.bucket(&message.bucket, message.clock_us);
+    writer.finish()
+}
+
+/// The effect in `bytes`. `shift` says by how many microseconds the bucket's
+/// moments move, given the sender's clock.
+///
+/// # Errors
+/// [`Malformed`] for anything that [`encode_message`] does not write.
+pub fn decode_message(bytes: &[u8], shift: impl FnOnce(i64) -> i64) -> Result<Message, Malformed> {
+    let mut reader = Reader { rest: bytes };
+    match reader.byte()? {
+        VERSION => {}
+        version => return Err(Malformed::Version(version)),
+    }
+    let clock_us = reader.clock()?;
+    let expire_at_ms = reader.signed()?;
+    if expire_at_ms < 0 {
+        return Err(Malformed::Damaged);
+    }
+    let shift_us = shift(clock_us);
+    let bucket = reader.bucket(clock_us.saturating_add(shift_us))?;
+    reader.finish(Message { clock_us, expire_at_ms, bucket })
+}
+
+// ------------------------------------------------------------------- writing
+
+struct Writer {
+    bytes: [u8; MAX_LEN],
+    len: usize,
+}
+
+impl Writer {
+    const fn new() -> Self {
+        Self { bytes: [0; MAX_LEN], len: 0 }
+    }
+
+    const fn finish(self) -> Encoded {
+        Encoded { bytes: self.bytes, len: self.len }
+    }
+
+    fn bucket(&mut self, bucket: &Bucket, origin_us: i64) {
+        let moment = |us: i64| us.saturating_sub(origin_us);
+        let Vendor { thaw_us, window, limit: vendor_limit } = *bucket.vendor();
+        let kind = match bucket {
+            Bucket::Limited(_) => LIMITED,
+            Bucket::Bare(Bare { level: BareLevel::Full, .. }) => BARE_FULL,
+            Bucket::Bare(Bare { level: BareLevel::Empty { .. }, .. }) => BARE_EMPTY,
+            Bucket::Bare(Bare { level: BareLevel::Synced { .. }, .. }) => BARE_SYNCED,
+        };
+        let flag = |there: bool, flag: u8| if there { flag } else { 0 };
+        self.byte(
+            kind | flag(thaw_us.is_some(), THAW) | flag(window.is_some(), WINDOW) | flag(vendor_limit.is_some(), VENDOR_LIMIT),
+        );
+        match bucket {
+            Bucket::Limited(Limited { limit, zero, .. }) => {
+                self.tokens(limit.capacity());
+                self.wide(limit.rate().tokens());
+                self.wide(limit.rate().per());
+                self.signed(moment(zero.us));
+                self.wide(zero.part);
+            }
+            Bucket::Bare(Bare { level: BareLevel::Full, .. }) => {}
+            Bucket::Bare(Bare { level: BareLevel::Empty { zero_us }, .. }) => self.signed(moment(*zero_us)),
+            Bucket::Bare(Bare { level: BareLevel::Synced { tokens, at_us }, .. }) => {
+                self.tokens(*tokens);
+                self.signed(moment(*at_us));
+            }
+        }
+        if let Some(thaw_us) = thaw_us {
+            self.signed(moment(thaw_us));
+        }
+        if let Some(Window { left, applied, reset_us }) = window {
+            self.tokens(left);
+            self.tokens(applied);
+            self.signed(moment(reset_us));
+        }
+        if let Some(VendorLimit { tokens, until_us }) = vendor_limit {
+            self.tokens(tokens);
+            self.signed(moment(until_us));
+        }
+    }
+
+    #[inline]
+    fn byte(&mut self, byte: u8) {
+        // The longest bucket fits (a test says so), so nothing is ever cut off.
+        if let Some(place) = self.bytes.get_mut(self.len) {
+            *place = byte;
+            self.len += 1;
+        }
+    }
+
+    fn tokens(&mut self, tokens: Tokens) {
+        self.narrow(tokens.millionths());
+    }
+
+    /// Zigzag: numbers near 0 are short, whatever their sign.
+    fn signed(&mut self, number: i64) {
+        self.narrow((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned());
+    }
+
+    #[inline]
+    fn narrow(&mut self, number: u64) {
+        let mut rest = number;
+        while rest >= 0x80 {
+            self.byte(low_seven(rest) | 0x80);
+            rest >>= 7;
+        }
+        self.byte(low_seven(rest));
+    }
+
+    fn wide(&mut self, number: u128) {
+        let mut rest = number;
+        loop {
+            match u64::try_from(rest) {
+                Ok(rest) => return self.narrow(rest),
+                Err(_) => self.byte(low_seven(u64::try_from(rest & 0x7f).unwrap_or(0)) | 0x80),
+            }
+            rest >>= 7;
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "seven bits fit into eight")]
+const fn low_seven(number: u64) -> u8 {
+    (number & 0x7f) as u8
+}
+
+// ------------------------------------------------------------------- reading
+
+struct Reader<'b> {
+    rest: &'b [u8],
+}
+
+impl Reader<'_> {
+    fn finish<T>(self, value: T) -> Result<T, Malformed> {
+        if self.rest.is_empty() { Ok(value) } else { Err(Malformed::Damaged) }
+    }
+
+    fn bucket(&mut self, origin_us: i64) -> Result<Bucket, Malformed> {
+        let head = self.byte()?;
+        if head & !(KIND | THAW | WINDOW | VENDOR_LIMIT) != 0 {
+            return Err(Malformed::Damaged);
+        }
+        let vendor = Vendor::default();
+        let mut bucket = match head & KIND {
+            LIMITED => {
+                let limit = self.limit()?;
+                let zero = Moment { us: self.moment(origin_us)?, part: self.wide()? };
+                require(zero.part < limit.rate().tokens())?;
+                Bucket::Limited(Limited { limit, zero, vendor })
+            }
+            BARE_FULL => Bucket::Bare(Bare { level: BareLevel::Full, vendor }),
+            BARE_EMPTY => Bucket::Bare(Bare { level: BareLevel::Empty { zero_us: self.moment(origin_us)? }, vendor }),
+            _ => {
+                Bucket::Bare(Bare { level: BareLevel::Synced { tokens: self.tokens()?, at_us: self.moment(origin_us)? }, vendor })
+            }
+        };
+        let vendor = self.vendor(head, origin_us)?;
+        if let Some(thaw_us) = vendor.thaw_us {
+            // While frozen the zero moment is never before the thaw.
+            require(match &bucket {
+                Bucket::Limited(bucket) => bucket.zero >= Moment::at(thaw_us),
+                Bucket::Bare(bucket) => matches!(bucket.level, BareLevel::Empty { zero_us } if zero_us >= thaw_us),
+            })?;
+        }
+        match &mut bucket {
+            Bucket::Limited(bucket) => bucket.vendor = vendor,
+            Bucket::Bare(bucket) => {
+                require(bucket.level != BareLevel::Full || !vendor.is_empty())?; // nothing is not stored
+                bucket.vendor = vendor;
+            }
+        }
+        Ok(bucket)
+    }
+
+    fn limit(&mut self) -> Result<Limit, Malformed> {
+        let capacity = self.tokens()?;
+        let (tokens, per) = (self.wide()?, self.wide()?);
+        let rate = Rate::new(tokens, per).ok_or(Malformed::Damaged)?;
+        require(rate.tokens() == tokens)?; // in lowest terms
+        Limit::new(capacity, rate).ok_or(Malformed::Damaged)
+    }
+
+    fn vendor(&mut self, head: u8, origin_us: i64) -> Result<Vendor, Malformed> {
+        let mut vendor = Vendor::default();
+        if head & THAW != 0 {
+            vendor.thaw_us = Some(self.moment(origin_us)?);
+        }
+        if head & WINDOW != 0 {
+            let window = Window { left: self.tokens()?, applied: self.tokens()?, reset_us: self.moment(origin_us)? };
+            require(window.left <= window.applied)?;
+            vendor.window = Some(window);
+        }
+        if head & VENDOR_LIMIT != 0 {
+            let limit = VendorLimit { tokens: self.tokens()?, until_us: self.moment(origin_us)? };
+            require(limit.tokens >= Tokens::ONE)?;
+            vendor.limit = Some(limit);
+        }
+        Ok(vendor)
+    }
+
+    fn moment(&mut self, origin_us: i64) -> Result<i64, Malformed> {
+        let us = self.signed()?.checked_add(origin_us).ok_or(Malformed::Damaged)?;
+        require(us.unsigned_abs() <= MAX_MOMENT_US)?;
+        Ok(us)
+    }
+
+    fn clock(&mut self) -> Result<i64, Malformed> {
+        let us = self.signed()?;
+        require((0..=MAX_CLOCK_US).contains(&us))?;
+        Ok(us)
+    }
+
+    fn tokens(&mut self) -> Result<Tokens, Malformed> {
+        Tokens::from_millionths(self.narrow()?).ok_or(Malformed::Damaged)
+    }
+
+    fn signed(&mut self) -> Result<i64, Malformed> {
+        let zigzag = self.narrow()?;
+        Ok((zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed())
+    }
+
+    fn narrow(&mut self) -> Result<u64, Malformed> {
+        u64::try_from(self.wide()?).map_err(|_| Malformed::Damaged)
+    }
+
+    fn wide(&mut self) -> Result<u128, Malformed> {
+        let mut number: u128 = 0;
+        for place in 0..19_u32 {
+            let byte = self.byte()?;
+            let bits = u128::from(byte & 0x7f);
+            // The nineteenth byte holds the last two bits.
+            require(place < 18 || bits <= 0b11)?;
+            number |= bits << (7 * place);
+            if byte & 0x80 == 0 {
+                require(byte != 0 || place == 0)?; // no longer than need be
+                return Ok(number);
+            }
+        }
+        Err(Malformed::Damaged)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        let (byte, rest) = self.rest.split_first().ok_or(Malformed::Damaged)?;
+        self.rest = rest;
+        Ok(*byte)
+    }
+}
+
+fn require(holds: bool) -> Result<(), Malformed> {
+    if holds { Ok(()) } else { Err(Malformed::Damaged) }
+}
