@@ -603,10 +603,10 @@ impl Limited {
     /// Takes `tokens` now for a caller who acts at `at`.
     #[inline]
     fn take(&mut self, tokens: Tokens, now_us: i64, at: Moment) {
-        if let Some(window) = &mut self.vendor.window {
-            if at < Moment::at(window.reset_us) {
-                window.left = window.left.saturating_sub(tokens);
-            }
+        if let Some(window) = &mut self.vendor.window
+            && at < Moment::at(window.reset_us)
+        {
+            window.left = window.left.saturating_sub(tokens);
         }
         self.cut(now_us);
         let rate = self.limit.rate();

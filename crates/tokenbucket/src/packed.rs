@@ -68,10 +68,10 @@ impl Form {
 
 /// Packs `bucket`. `index` is where its limit is kept, if it is shared.
 pub fn pack(bucket: &Bucket, index: Option<u32>) -> Packed {
-    if let Bucket::Limited(bucket) = bucket {
-        if let Some(packed) = pack_limited(bucket, index) {
-            return packed;
-        }
+    if let Bucket::Limited(bucket) = bucket
+        && let Some(packed) = pack_limited(bucket, index)
+    {
+        return packed;
     }
     Packed::Encoded(state::encode(bucket))
 }
@@ -118,9 +118,7 @@ fn mantissa(per: u128) -> Option<(u64, u32)> {
 
 /// The index in a shared bucket's words.
 pub const fn shared_index(words: [u64; 2]) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "20 bits fit into 32")]
-    let index = (words[1] & LOW) as u32;
-    index
+    (words[1] & LOW) as u32 // 20 bits fit into 32
 }
 
 /// The bucket in a shared bucket's words, given the limit at their index.

@@ -221,9 +221,8 @@ impl Writer {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "seven bits fit into eight")]
 const fn low_seven(number: u64) -> u8 {
-    (number & 0x7f) as u8
+    (number & 0x7f) as u8 // seven bits fit into eight
 }
 
 // ------------------------------------------------------------------- reading
