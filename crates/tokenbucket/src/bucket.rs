@@ -406,18 +406,24 @@ impl Bucket {
         }
     }
 
+    /// Spills what is above the most it holds, where that is known.
+    fn cut(&mut self, now_us: i64) {
+        if let Self::Limited(bucket) = self {
+            bucket.cut(now_us);
+        }
+    }
+
     /// Stores what the vendor says it holds, where that is news or soon lapses.
     fn remember_limit(&mut self, tokens: Tokens, ttl_us: u64, now_us: i64) -> Option<Lowered> {
-        let vendor = self.vendor_mut();
-        let lowered = match vendor.limit {
+        let lowered = match self.vendor().limit {
             Some(known) if known.tokens == tokens && until(now_us, known.until_us) >= ttl_us.div_ceil(2) => return None,
             Some(known) if known.tokens <= tokens => Lowered::No,
             _ => Lowered::Yes,
         };
-        vendor.limit = Some(VendorLimit { tokens, until_us: now_us.saturating_add_unsigned(ttl_us) });
-        if let Self::Limited(bucket) = self {
-            bucket.cut(now_us);
-        }
+        // What ran over under the limit before is gone, also where this one is higher.
+        self.cut(now_us);
+        self.vendor_mut().limit = Some(VendorLimit { tokens, until_us: now_us.saturating_add_unsigned(ttl_us) });
+        self.cut(now_us);
         Some(lowered)
     }
 

@@ -17,6 +17,8 @@ pub struct Tokens(u64);
 impl Tokens {
     /// None at all.
     pub const ZERO: Self = Self(0);
+    /// A millionth of a token, the least there can be.
+    pub const MIN: Self = Self(1);
     /// One token.
     pub const ONE: Self = Self(MILLION);
     /// 10^12 tokens, the most there can be.
@@ -227,7 +229,7 @@ impl Limit {
     /// `None` where the capacity is 0 or takes more than 100 years to fill.
     pub fn new(capacity: Tokens, rate: Rate) -> Option<Self> {
         let limit = Self { capacity, rate };
-        (capacity > Tokens::ZERO && limit.fill_us() <= MAX_FILL_US).then_some(limit)
+        (capacity > Tokens::ZERO && limit.fills_within(MAX_FILL_US)).then_some(limit)
     }
 
     /// A limit that [`Limit::new`] has made before.
@@ -243,6 +245,12 @@ impl Limit {
     /// How fast it fills.
     pub const fn rate(&self) -> Rate {
         self.rate
+    }
+
+    /// Whether an empty bucket is full after `us` microseconds. (By multiplying: a
+    /// division costs more.)
+    pub fn fills_within(&self, us: u64) -> bool {
+        self.rate.drops_of(self.capacity) <= self.rate.drops_in(us)
     }
 
     /// How long an empty bucket takes to fill, in microseconds, rounded up.

@@ -31,6 +31,7 @@ const FORM: u64 = 0b111;
 const FORM_BITS: u32 = 8;
 const SHARED: u64 = 1;
 const LONE: u64 = 2;
+const POWER_SHIFT: u32 = 3;
 const MAX_POWER: u32 = 31;
 
 /// A bucket in its smallest form.
@@ -66,35 +67,37 @@ impl Form {
     }
 }
 
-/// Packs `bucket`. `index` is where its limit is kept, if it is shared.
-pub fn pack(bucket: &Bucket, index: Option<u32>) -> Packed {
-    if let Bucket::Limited(bucket) = bucket
-        && let Some(packed) = pack_limited(bucket, index)
-    {
-        return packed;
+/// Packs `bucket`. `index_of` is asked where its limit is kept, if it is shared,
+/// and only where the answer is then used.
+#[inline]
+pub fn pack(bucket: &Bucket, index_of: impl FnOnce(&Limit) -> Option<u32>) -> Packed {
+    match bucket {
+        Bucket::Limited(bucket) => pack_limited(bucket, index_of),
+        Bucket::Bare(_) => None,
     }
-    Packed::Encoded(state::encode(bucket))
+    .unwrap_or_else(|| Packed::Encoded(state::encode(bucket)))
 }
 
 #[inline]
-fn pack_limited(bucket: &Limited, index: Option<u32>) -> Option<Packed> {
-    if !bucket.vendor.is_empty() {
+fn pack_limited(bucket: &Limited, index_of: impl FnOnce(&Limit) -> Option<u32>) -> Option<Packed> {
+    let us = bucket.zero.us;
+    if !bucket.vendor.is_empty() || us.unsigned_abs() >= 1 << (US_BITS - 1) {
         return None;
     }
-    let us = bucket.zero.us;
     let part = u64::try_from(bucket.zero.part).ok().filter(|part| *part < 1 << PART_BITS)?;
-    let fits = us.unsigned_abs() < 1 << (US_BITS - 1);
-    let first = us.cast_unsigned() << FORM_BITS;
-    match index {
-        _ if !fits => None,
-        Some(index) if index < MAX_SHARED => Some(Packed::Shared([first | SHARED, part << LOW_BITS | u64::from(index)])),
-        _ => {
+    let (first, second) = (us.cast_unsigned() << FORM_BITS, part << LOW_BITS);
+    match index_of(&bucket.limit) {
+        Some(index) => {
+            debug_assert!(index < MAX_SHARED);
+            Some(Packed::Shared([first | SHARED, second | u64::from(index)]))
+        }
+        None => {
             let rate = bucket.limit.rate();
             let tokens = u64::try_from(rate.tokens()).ok().filter(|tokens| *tokens < 1 << PART_BITS)?;
             let (per, power) = mantissa(rate.per())?;
             Some(Packed::Lone([
-                first | u64::from(power) << 3 | LONE,
-                part << LOW_BITS | per >> LOW_BITS,
+                first | u64::from(power) << POWER_SHIFT | LONE,
+                second | per >> LOW_BITS,
                 bucket.limit.capacity().millionths(),
                 tokens << LOW_BITS | (per & LOW),
             ]))
@@ -131,7 +134,7 @@ pub fn unpack_shared(words: [u64; 2], limit: Limit) -> Bucket {
 #[inline]
 pub fn unpack_lone(words: [u64; 4]) -> Option<Bucket> {
     let [first, second, capacity, fourth] = words;
-    let power = u32::try_from(first >> 3 & u64::from(MAX_POWER)).ok()?;
+    let power = u32::try_from(first >> POWER_SHIFT & u64::from(MAX_POWER)).ok()?;
     let per = u128::from((second & LOW) << LOW_BITS | (fourth & LOW)).checked_mul(10_u128.checked_pow(power)?)?;
     let rate = Rate::from_lowest_terms(u128::from(fourth >> LOW_BITS), per);
     let limit = Limit::from_parts(Tokens::from_millionths(capacity)?, rate);

@@ -1,0 +1,147 @@
+//! A cursor over the arguments of a call. Numbers are read from the client's bytes
+//! in place; an error names the argument as the documentation does.
+
+use crate::config;
+use crate::error::Error;
+use crate::ffi::{Word, Words};
+use tokenbucket::{Decimal, Limit, Rate, Rounding, Tokens};
+
+/// The arguments that are left.
+pub(crate) struct Args<'call> {
+    words: Words<'call>,
+    /// A word that was looked at and not taken.
+    peeked: Option<&'call [u8]>,
+}
+
+/// The name of an argument and what it has to be, as an error says it.
+#[derive(Clone, Copy)]
+pub(crate) struct Argument {
+    pub(crate) name: &'static str,
+    pub(crate) must_be: &'static str,
+}
+
+const CAPACITY: Argument = Argument { name: "capacity", must_be: "a number from 0.000001 to 1000000000000" };
+const RATE: Argument = Argument { name: "rate", must_be: "a number above 0, at most 1000000000000" };
+const PER: Argument = Argument { name: "PER", must_be: "a number of seconds from 0.001 to 31622400" };
+
+/// What most amounts have to be.
+pub(crate) const FROM_0: &str = "a number from 0 to 1000000000000";
+
+/// The highest rate, in millionths of a token.
+const MAX_RATE: u64 = Tokens::MAX.millionths();
+/// The longest period, in milliseconds.
+const MAX_PER_MS: u64 = 31_622_400_000;
+/// The most that `seconds` and `unix-time` may be, in seconds.
+pub(crate) const MAX_SECONDS: u64 = 100_000_000_000;
+
+impl<'call> Args<'call> {
+    pub(crate) const fn new(words: Words<'call>) -> Self {
+        Self { words, peeked: None }
+    }
+
+    /// The next argument, as the name of a key.
+    #[inline]
+    pub(crate) fn key(&mut self) -> Result<Word<'call>, Error> {
+        self.words.next().ok_or(Error::WrongArity)
+    }
+
+    /// The next argument, which has to be there.
+    #[inline]
+    pub(crate) fn required(&mut self) -> Result<&'call [u8], Error> {
+        self.next().ok_or(Error::WrongArity)
+    }
+
+    /// The next argument, if `wanted` says so of it.
+    #[inline]
+    pub(crate) fn next_if(&mut self, wanted: impl FnOnce(&[u8]) -> bool) -> Option<&'call [u8]> {
+        let word = self.next()?;
+        if wanted(word) {
+            return Some(word);
+        }
+        self.peeked = Some(word);
+        None
+    }
+
+    /// What follows an option.
+    pub(crate) fn value_of(&mut self, option: &'static str) -> Result<&'call [u8], Error> {
+        self.next().ok_or(Error::NeedsValue(option))
+    }
+}
+
+impl<'call> Iterator for Args<'call> {
+    type Item = &'call [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'call [u8]> {
+        self.peeked.take().or_else(|| self.words.next().map(Word::bytes))
+    }
+}
+
+/// An amount of tokens from `least` on.
+#[inline]
+pub(crate) fn tokens(text: &[u8], argument: Argument, rounding: Rounding, least: Tokens) -> Result<Tokens, Error> {
+    let number = Decimal::parse(text).ok_or(argument.error())?;
+    tokens_of(number, argument, rounding, least)
+}
+
+/// [`tokens`], of a number that is read already.
+#[inline]
+pub(crate) fn tokens_of(number: Decimal, argument: Argument, rounding: Rounding, least: Tokens) -> Result<Tokens, Error> {
+    let tokens = Tokens::from_decimal(number, rounding).ok_or(argument.error())?;
+    if tokens < least {
+        return Err(argument.error());
+    }
+    if tokens == Tokens::ZERO && !number.is_zero() {
+        return Err(Error::Vanishes { argument: argument.name });
+    }
+    Ok(tokens)
+}
+
+/// A duration in seconds; in microseconds, rounded up so that nobody is early.
+pub(crate) fn duration_us(text: &[u8], argument: Argument, max_seconds: u64) -> Result<u64, Error> {
+    let max_us = max_seconds.saturating_mul(1_000_000);
+    Decimal::parse(text).and_then(|number| number.units(6, Rounding::Up, max_us)).ok_or(argument.error())
+}
+
+/// A moment in Unix seconds; in Unix microseconds, rounded up.
+pub(crate) fn moment_us(text: &[u8], argument: Argument) -> Result<i64, Error> {
+    let number = Decimal::parse(text).ok_or(argument.error())?;
+    match number.units(6, Rounding::Up, MAX_SECONDS * 1_000_000).map(i64::try_from) {
+        Some(Ok(us)) => Ok(us),
+        _ => Err(Error::Milliseconds { argument: argument.name, must_be: argument.must_be }),
+    }
+}
+
+/// The first two numbers of a limit.
+#[inline]
+pub(crate) fn capacity_and_rate(args: &mut Args<'_>) -> Result<(Tokens, Decimal), Error> {
+    let capacity = args.required()?;
+    let rate = args.required()?;
+    let capacity = tokens(capacity, CAPACITY, Rounding::Down, Tokens::MIN)?;
+    let rate = Decimal::parse(rate).filter(|rate| !rate.is_zero() && rate.units(6, Rounding::Down, MAX_RATE).is_some());
+    Ok((capacity, rate.ok_or(RATE.error())?))
+}
+
+/// The period of a rate.
+pub(crate) fn period(text: &[u8]) -> Result<Decimal, Error> {
+    let period = Decimal::parse(text).ok_or(PER.error())?;
+    match period.units(3, Rounding::Down, MAX_PER_MS) {
+        Some(1..) => Ok(period),
+        _ => Err(PER.error()),
+    }
+}
+
+/// A limit of numbers that are in their ranges.
+#[inline]
+pub(crate) fn limit(capacity: Tokens, rate: Decimal, period: Decimal) -> Result<Limit, Error> {
+    Rate::from_decimals(rate, period)
+        .and_then(|rate| Limit::new(capacity, rate))
+        .filter(|limit| limit.fills_within(config::MAX_FILL_TIME.us()))
+        .ok_or_else(|| Error::FillTime { max_seconds: config::MAX_FILL_TIME.seconds() })
+}
+
+impl Argument {
+    pub(crate) const fn error(self) -> Error {
+        Error::Number { argument: self.name, must_be: self.must_be }
+    }
+}

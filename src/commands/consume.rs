@@ -1,0 +1,124 @@
+//! TB.CONSUME key capacity rate [tokens] [PER seconds] [UPTO | FORCE | MAXWAIT seconds]
+
+use super::Call;
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use crate::args::{self, FROM_0};
+use crate::error::Error;
+use crate::ffi::Access;
+use crate::keyspace::Place;
+use crate::reply::Reply;
+use crate::{clock, stats};
+use tokenbucket::{Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
+
+pub(super) const COMMAND: Command = Command {
+    name: "TB.CONSUME",
+    summary: "Takes tokens from a bucket, or says how long to wait for them.",
+    since: "0.1.0",
+    access: KeyAccess::Update,
+    audience: Audience::Clients,
+    arity: -4,
+    arguments: &[
+        KEY,
+        Argument::required("capacity", Kind::Number, "the most tokens it holds, so the largest burst (0.000001 to 1e12)"),
+        Argument::required("rate", Kind::Number, "tokens added per second, or per PER seconds (above 0, to 1e12)"),
+        Argument::required("tokens", Kind::Number, "how many to take (0 to 1e12, 1 if not given); 0 asks without taking")
+            .optional(),
+        Argument::required("seconds", Kind::Number, "the period of the rate (0.001 to 31622400 s, 1 if not given)")
+            .after("PER")
+            .optional(),
+        Argument::required(
+            "mode",
+            Kind::OneOf(&[
+                Argument::required("upto", Kind::Flag, "take as many whole tokens as there are, at most `tokens`").after("UPTO"),
+                Argument::required("force", Kind::Flag, "take them whatever holds: the level goes below 0").after("FORCE"),
+                Argument::required(
+                    "maxwait",
+                    Kind::Number,
+                    "take them now for later, if they will be there within so many seconds (0 to 31622400)",
+                )
+                .after("MAXWAIT"),
+            ]),
+            "what to do where the bucket has not all of them",
+        )
+        .optional(),
+    ],
+    details: include_str!("consume.md"),
+    run,
+};
+
+const TOKENS: args::Argument = args::Argument { name: "tokens", must_be: FROM_0 };
+const MAXWAIT: args::Argument = args::Argument { name: "MAXWAIT", must_be: "a number of seconds from 0 to 31622400" };
+const MAX_MAXWAIT: u64 = 31_622_400;
+
+bitflags::bitflags! {
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Options: u8 {
+        const PER = 1;
+        const UPTO = 2;
+        const FORCE = 4;
+        const MAXWAIT = 8;
+        /// Of these there can be one.
+        const MODES = Self::UPTO.bits() | Self::FORCE.bits() | Self::MAXWAIT.bits();
+    }
+}
+
+impl Options {
+    #[inline]
+    fn named(word: &[u8]) -> Option<(Self, &'static str)> {
+        for (option, name) in [(Self::PER, "PER"), (Self::UPTO, "UPTO"), (Self::FORCE, "FORCE"), (Self::MAXWAIT, "MAXWAIT")] {
+            if word.eq_ignore_ascii_case(name.as_bytes()) {
+                return Some((option, name));
+            }
+        }
+        None
+    }
+}
+
+fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
+    let args = &mut call.args;
+    let key = args.key()?;
+    let (capacity, rate) = args::capacity_and_rate(args)?;
+    let tokens = args.next_if(|word| Options::named(word).is_none());
+    let tokens = tokens.map_or(Some(Decimal::ONE), Decimal::parse).ok_or(TOKENS.error())?;
+    let (mut period, mut mode, mut seen) = (Decimal::ONE, (Mode::Exactly, ""), Options::empty());
+    while let Some(word) = args.next() {
+        let (option, name) = Options::named(word).ok_or_else(|| Error::unknown_option(word))?;
+        if seen.contains(option) {
+            return Err(Error::Twice(name));
+        }
+        if seen.intersects(Options::MODES) && Options::MODES.contains(option) {
+            return Err(Error::Contradicts { option: name, other: mode.1 });
+        }
+        seen |= option;
+        match option {
+            Options::PER => period = args::period(args.value_of(name)?)?,
+            Options::UPTO => mode = (Mode::UpTo, name),
+            Options::FORCE => mode = (Mode::Force, name),
+            _ => {
+                let max_wait_us = args::duration_us(args.value_of(name)?, MAXWAIT, MAX_MAXWAIT)?;
+                mode = (Mode::Reserve { max_wait_us }, name);
+            }
+        }
+    }
+    let mode = mode.0;
+    let tokens = match mode {
+        Mode::UpTo => args::tokens_of(tokens, TOKENS, Rounding::Down, Tokens::ONE).map_err(|_| Error::UpToNothing)?,
+        _ => args::tokens_of(tokens, TOKENS, Rounding::Up, Tokens::ZERO)?,
+    };
+    let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
+
+    let place = Place::open(call.context, key, Access::Write)?;
+    let now_us = clock::now_us();
+    let before = place.bucket();
+    let mut bucket = place.bucket_or_full();
+    let (decision, effect) =
+        bucket.consume(&request, now_us).map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
+    if effect == Effect::Changed {
+        place.save(&bucket, now_us)?;
+        if before.is_some_and(|before| before.limit().is_some_and(|limit| Some(limit) != bucket.limit())) {
+            stats::LIMIT_CHANGES.add_one();
+        }
+    }
+    stats::count(&decision, mode);
+    Ok(Reply::Decision(decision))
+}

@@ -1,0 +1,1 @@
+//! docs/commands.md, made from [`COMMANDS`].

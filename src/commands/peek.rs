@@ -1,0 +1,27 @@
+//! TB.PEEK key
+
+use super::Call;
+use super::spec::{Audience, Command, KEY, KeyAccess};
+use crate::clock;
+use crate::error::Error;
+use crate::ffi::Access;
+use crate::keyspace::Place;
+use crate::reply::Reply;
+
+pub(super) const COMMAND: Command = Command {
+    name: "TB.PEEK",
+    summary: "Shows all that is known of a bucket.",
+    since: "0.1.0",
+    access: KeyAccess::Read,
+    audience: Audience::Clients,
+    arity: 2,
+    arguments: &[KEY],
+    details: include_str!("peek.md"),
+    run,
+};
+
+fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
+    let key = call.args.key()?;
+    let place = Place::open(call.context, key, Access::Read)?;
+    Ok(place.bucket().map_or(Reply::Null, |bucket| Reply::Reading(bucket.read(clock::now_us()))))
+}

@@ -1,0 +1,76 @@
+//! TB.PENALISE key seconds | TB.PENALISE key UNTIL unix-time
+
+use super::Call;
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use crate::args::{self, MAX_SECONDS};
+use crate::error::Error;
+use crate::ffi::Access;
+use crate::keyspace::Place;
+use crate::reply::Reply;
+use crate::{clock, config, stats};
+use tokenbucket::Effect;
+
+pub(super) const COMMAND: Command = Command {
+    name: "TB.PENALISE",
+    summary: "Freezes a bucket, because the vendor said 429: nothing is granted until then, and no burst after.",
+    since: "0.1.0",
+    access: KeyAccess::Update,
+    audience: Audience::Clients,
+    arity: -3,
+    arguments: &[
+        KEY,
+        Argument::required(
+            "until",
+            Kind::OneOf(&[
+                Argument::required("seconds", Kind::Number, "how long, as Retry-After has it (0 to 1e11 s, cut to max-penalty)"),
+                Argument::required("unix-time", Kind::UnixTime, "until when, in Unix seconds (0 to 1e11, cut to max-penalty)")
+                    .after("UNTIL"),
+            ]),
+            "the end of the freeze",
+        ),
+    ],
+    details: include_str!("penalise.md"),
+    run,
+};
+
+const SECONDS: args::Argument = args::Argument { name: "seconds", must_be: "a number of seconds from 0 to 100000000000" };
+const UNTIL: args::Argument = args::Argument { name: "UNTIL", must_be: "a unix time in seconds from 0 to 100000000000" };
+
+/// The end of a freeze as the caller gave it.
+enum End {
+    In { us: u64 },
+    At { wall_us: i64 },
+}
+
+fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
+    let args = &mut call.args;
+    let key = args.key()?;
+    let word = args.required()?;
+    let end = if word.eq_ignore_ascii_case(UNTIL.name.as_bytes()) {
+        End::At { wall_us: args::moment_us(args.value_of(UNTIL.name)?, UNTIL)? }
+    } else {
+        End::In { us: args::duration_us(word, SECONDS, MAX_SECONDS)? }
+    };
+    if let Some(word) = args.next() {
+        return Err(Error::unknown_option(word));
+    }
+
+    let place = Place::open(call.context, key, Access::Write)?;
+    let now_us = clock::now_us();
+    let asked_us = match end {
+        End::In { us } => now_us.saturating_add_unsigned(us),
+        End::At { wall_us } => clock::from_wall(wall_us, now_us).unwrap_or(now_us),
+    };
+    let end_us = asked_us.min(now_us.saturating_add_unsigned(config::MAX_PENALTY.us()));
+    let mut bucket = place.bucket_or_full();
+    let (zero_us, effect) = bucket.penalise(end_us, now_us);
+    if effect == Effect::Changed {
+        place.save(&bucket, now_us)?;
+        place.notify(c"tb.penalise");
+    }
+    stats::PENALTIES.add_one();
+    if end_us < asked_us {
+        stats::PENALTIES_CUT.add_one();
+    }
+    Ok(Reply::Duration(zero_us))
+}

@@ -1,0 +1,40 @@
+//! TB.REFUND key tokens
+
+use super::Call;
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use crate::args::{self, FROM_0};
+use crate::error::Error;
+use crate::ffi::Access;
+use crate::keyspace::Place;
+use crate::reply::Reply;
+use crate::{clock, stats};
+use tokenbucket::{Effect, Rounding, Tokens};
+
+pub(super) const COMMAND: Command = Command {
+    name: "TB.REFUND",
+    summary: "Gives back tokens of a call that was not made, or the unused part of an estimate.",
+    since: "0.1.0",
+    access: KeyAccess::Update,
+    audience: Audience::Clients,
+    arity: 3,
+    arguments: &[KEY, Argument::required("tokens", Kind::Number, "how many to give back (0 to 1e12)")],
+    details: include_str!("refund.md"),
+    run,
+};
+
+const TOKENS: args::Argument = args::Argument { name: "tokens", must_be: FROM_0 };
+
+fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
+    let key = call.args.key()?;
+    let tokens = args::tokens(call.args.required()?, TOKENS, Rounding::Up, Tokens::ZERO)?;
+
+    let place = Place::open(call.context, key, Access::Write)?;
+    let Some(mut bucket) = place.bucket() else { return Ok(Reply::Null) };
+    let now_us = clock::now_us();
+    if bucket.refund(tokens, now_us) == Effect::Changed {
+        place.save(&bucket, now_us)?;
+    }
+    stats::REFUNDS.add_one();
+    let remaining = bucket.limit().and_then(|_| bucket.remaining(now_us));
+    Ok(Reply::Integer(remaining.unwrap_or(0)))
+}

@@ -1,0 +1,44 @@
+//! TB.STATE key blob
+
+use super::Call;
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use crate::clock;
+use crate::error::Error;
+use crate::ffi::Access;
+use crate::keyspace::Place;
+use crate::reply::Reply;
+use tokenbucket::state::{self, Malformed, VERSION};
+
+pub(super) const COMMAND: Command = Command {
+    name: "TB.STATE",
+    summary: "Makes a bucket what it is on another server. For replication and the AOF only.",
+    since: "0.1.0",
+    access: KeyAccess::Overwrite,
+    audience: Audience::Servers,
+    arity: 3,
+    arguments: &[KEY, Argument::required("blob", Kind::Blob, "a bucket, its expiry and the sender's clock, as bytes")],
+    details: include_str!("state.md"),
+    run,
+};
+
+fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
+    let key = call.args.key()?;
+    let blob = call.args.required()?;
+    // Whole and sound before the clock hears of it.
+    state::decode_message(blob, |_| 0).map_err(error)?;
+    let mut shift_us = 0;
+    let message = state::decode_message(blob, |sender_us| {
+        shift_us = clock::receive(sender_us);
+        shift_us
+    });
+    let place = Place::open(call.context, key, Access::Write)?;
+    place.apply(&message.map_err(error)?, shift_us != 0)?;
+    Ok(Reply::Ok)
+}
+
+const fn error(malformed: Malformed) -> Error {
+    match malformed {
+        Malformed::Version(version) => Error::LaterState { version, known: VERSION },
+        Malformed::Damaged => Error::NotAState,
+    }
+}

@@ -1,0 +1,141 @@
+//! The context of a call: replies, replication, events, the log.
+
+use std::ffi::{CStr, CString};
+use std::os::raw::{c_char, c_int, c_long};
+use std::ptr::null_mut;
+
+use redis_module::raw;
+
+use super::api;
+use super::words::Word;
+
+bitflags::bitflags! {
+    /// What the server says of itself and of the client, as far as it is used here.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct ContextFlags: u32 {
+        /// `maxmemory` is reached and nothing can be evicted.
+        const OUT_OF_MEMORY = raw::REDISMODULE_CTX_FLAGS_OOM;
+        /// `maxmemory` is set, with a policy that evicts keys.
+        const EVICTS = raw::REDISMODULE_CTX_FLAGS_EVICT;
+        /// The command came from the primary.
+        const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
+        /// An RDB or AOF is being loaded.
+        const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
+    }
+}
+
+/// The context of one call.
+pub(crate) struct Context(*mut raw::RedisModuleCtx);
+
+impl Context {
+    /// # Safety
+    /// `ctx` is one that the server has passed to an entry that has not returned.
+    pub(super) const unsafe fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self(ctx)
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    pub(crate) fn flags(&self) -> ContextFlags {
+        // SAFETY: `self.0` is live.
+        let flags = unsafe { api!(RedisModule_GetContextFlags(self.0)) };
+        ContextFlags::from_bits_truncate(flags.cast_unsigned())
+    }
+
+    // -------------------------------------------------------------- replies
+
+    pub(crate) fn reply_integer(&self, number: i64) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.0, number)) };
+    }
+
+    pub(crate) fn reply_bulk(&self, text: &[u8]) {
+        // SAFETY: `self.0` is live; the server copies the bytes.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer(self.0, text.as_ptr().cast::<c_char>(), text.len())) };
+    }
+
+    pub(crate) fn reply_simple(&self, text: &CStr) {
+        // SAFETY: `self.0` is live; the server copies the text.
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.0, text.as_ptr())) };
+    }
+
+    pub(crate) fn reply_null(&self) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_ReplyWithNull(self.0)) };
+    }
+
+    /// The head of an array; `len` replies must follow.
+    pub(crate) fn reply_array(&self, len: u8) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_ReplyWithArray(self.0, c_long::from(len))) };
+    }
+
+    /// The head of a map, in RESP2 of a flat array; `len` pairs must follow.
+    pub(crate) fn reply_map(&self, len: u8) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_ReplyWithMap(self.0, c_long::from(len))) };
+    }
+
+    pub(super) fn reply_wrong_arity(&self) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_WrongArity(self.0)) };
+    }
+
+    pub(super) fn reply_error(&self, text: &str) {
+        let text = c_string(text);
+        // SAFETY: `self.0` is live; the server copies the text.
+        unsafe { api!(RedisModule_ReplyWithError(self.0, text.as_ptr())) };
+    }
+
+    // -------------------------------------------------------------- effects
+
+    /// Sends `command key payload` to replicas and AOF. To be called for every
+    /// change, even when nobody listens: a later partial resync reads the backlog.
+    pub(crate) fn replicate(&self, command: &CStr, key: Word<'_>, payload: &[u8]) {
+        // SAFETY: `self.0` and `key` are live; the format says one string, one buffer with its length.
+        unsafe {
+            api!(RedisModule_Replicate(self.0, command.as_ptr(), c"sb".as_ptr(), key.as_ptr(), payload.as_ptr(), payload.len()))
+        };
+    }
+
+    /// Sends the command as it came to replicas and AOF.
+    pub(crate) fn replicate_verbatim(&self) {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_ReplicateVerbatim(self.0)) };
+    }
+
+    /// Tells WATCH and client-side caches that the key has changed.
+    pub(crate) fn signal_modified(&self, key: Word<'_>) {
+        // SAFETY: `self.0` and `key` are live.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.0, key.as_ptr())) };
+    }
+
+    /// A keyspace event of the class for modules.
+    pub(crate) fn notify(&self, event: &CStr, key: Word<'_>) {
+        // SAFETY: `self.0` and `key` are live; the server copies the event.
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent(self.0, raw::REDISMODULE_NOTIFY_MODULE, event.as_ptr(), key.as_ptr())) };
+    }
+}
+
+/// A line in the server's log, at level warning.
+pub(crate) fn log_warning(text: &str) {
+    let text = c_string(text);
+    // SAFETY: the log takes a null context (unit tests have no log at all). The
+    // text is an argument, never the format: a `%n` in it would be a write.
+    unsafe {
+        if let Some(log) = raw::RedisModule_Log {
+            log(null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
+        }
+    }
+}
+
+/// `text` for C, with a blank for every NUL.
+pub(super) fn c_string(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+pub(super) fn succeeded(status: c_int) -> bool {
+    status == raw::REDISMODULE_OK as c_int
+}

@@ -1,0 +1,117 @@
+//! Buckets in the database: opened once, saved whole.
+//!
+//! A change goes out as its result, `TB.STATE key blob`, never as the command that
+//! led to it: a replica, an AOF or a later version must not decide again.
+
+use std::ffi::CStr;
+
+use crate::error::Error;
+use crate::ffi::{Access, Context, ContextFlags, Key, Occupant, Word};
+use tokenbucket::Bucket;
+use tokenbucket::state::{self, Encoded, Message};
+
+/// The command that carries a bucket.
+pub(crate) const EFFECT: &CStr = c"TB.STATE";
+
+/// A key that is empty or has a bucket, open for one call.
+pub(crate) struct Place<'call> {
+    context: &'call Context,
+    name: Word<'call>,
+    key: Key,
+    occupant: Occupant,
+}
+
+impl<'call> Place<'call> {
+    /// # Errors
+    /// [`Error::WrongType`] where something else is there.
+    #[inline]
+    pub(crate) fn open(context: &'call Context, name: Word<'call>, access: Access) -> Result<Self, Error> {
+        let key = Key::open(context, name, access);
+        let occupant = key.occupant()?;
+        Ok(Self { context, name, key, occupant })
+    }
+
+    /// The bucket that is there.
+    pub(crate) const fn bucket(&self) -> Option<Bucket> {
+        match self.occupant {
+            Occupant::Bucket(bucket) => Some(bucket),
+            Occupant::Nobody => None,
+        }
+    }
+
+    /// The bucket that is there, or the full one that a missing key stands for.
+    #[inline]
+    pub(crate) fn bucket_or_full(&self) -> Bucket {
+        self.bucket().unwrap_or(Bucket::UNKNOWN)
+    }
+
+    /// Stores `bucket` as it is after a change at `now_us`, and sends it out.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached. A bucket
+    /// that exists goes on limiting.
+    #[inline]
+    pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
+        let expire_at_ms = bucket.expire_at_ms(phase(self.name));
+        self.store(bucket, expire_at_ms)?;
+        let message = Message { clock_us: now_us, expire_at_ms, bucket: *bucket };
+        self.context.replicate(EFFECT, self.name, state::encode_message(&message).as_bytes());
+        Ok(())
+    }
+
+    /// Stores a bucket that came as a message and hands the message on.
+    ///
+    /// # Errors
+    /// As [`Place::save`].
+    pub(crate) fn apply(&self, message: &Message, shifted: bool) -> Result<(), Error> {
+        let expire_at_ms = if shifted { message.bucket.expire_at_ms(phase(self.name)) } else { message.expire_at_ms };
+        self.store(&message.bucket, expire_at_ms)?;
+        self.context.replicate_verbatim();
+        Ok(())
+    }
+
+    /// A keyspace event of a change.
+    pub(crate) fn notify(&self, event: &CStr) {
+        self.context.notify(event, self.name);
+    }
+
+    #[inline]
+    fn store(&self, bucket: &Bucket, expire_at_ms: i64) -> Result<(), Error> {
+        match self.occupant {
+            Occupant::Bucket(_) => self.key.replace(bucket),
+            Occupant::Nobody => {
+                let flags = self.context.flags();
+                if flags.contains(ContextFlags::OUT_OF_MEMORY)
+                    && !flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
+                {
+                    return Err(Error::OutOfMemory);
+                }
+                self.key.create(bucket);
+            }
+        }
+        // Set on every grant it would cost a tenth of the throughput. It moves in
+        // steps, so it is mostly right; looking mends one that a client has changed.
+        if self.key.expire_at_ms() != expire_at_ms {
+            self.key.set_expire_at_ms(expire_at_ms);
+        }
+        self.context.signal_modified(self.name);
+        Ok(())
+    }
+}
+
+/// The message that makes the bucket at `name` what it is.
+pub(crate) fn effect(name: Word<'_>, bucket: &Bucket, now_us: i64) -> Encoded {
+    state::encode_message(&Message { clock_us: now_us, expire_at_ms: bucket.expire_at_ms(phase(name)), bucket: *bucket })
+}
+
+/// Spreads the expiry of keys: a hash of the name (FNV-1a, by eight bytes a step).
+#[inline]
+fn phase(name: Word<'_>) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let (chunks, rest) = name.bytes().as_chunks::<8>();
+    let last = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let words = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain([last]);
+    let hash = words.fold(OFFSET, |hash, word| (hash ^ word).wrapping_mul(PRIME));
+    hash ^ hash >> 32 // the low bits alone have not seen the high ones
+}
