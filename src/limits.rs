@@ -78,7 +78,7 @@ impl Shared {
             return Some(*index);
         }
         let hash = self.hasher.hash_one(limit);
-        let seen = self.seen.iter_mut().nth(usize::try_from(hash).unwrap_or(0) % SIGHTINGS)?;
+        let seen = self.seen.get_mut(usize::try_from(hash).unwrap_or(0) % SIGHTINGS)?;
         if *seen != hash {
             *seen = hash;
             return None;

@@ -32,7 +32,7 @@ pub(super) const COMMAND: Command = Command {
                 Argument::required("upto", Kind::Flag, "take as many whole tokens as there are, at most `tokens`").after("UPTO"),
                 Argument::required("force", Kind::Flag, "take them whatever holds: the level goes below 0").after("FORCE"),
                 Argument::required(
-                    "maxwait",
+                    "seconds",
                     Kind::Number,
                     "take them now for later, if they will be there within so many seconds (0 to 31622400)",
                 )

@@ -1,1 +1,95 @@
-//! docs/commands.md, made from [`COMMANDS`].
+//! docs/commands.md, made from [`COMMANDS`]. A test fails where the file is stale;
+//! `./dev docs` writes it anew.
+
+use std::fmt::Write;
+
+use super::COMMANDS;
+use super::spec::{Argument, Audience, Command, KeyAccess, Kind};
+
+const HEAD: &str = "\
+<!-- Made from src/commands by `./dev docs`; changes here are lost. -->
+
+# Commands
+
+What holds for all of them:
+
+- Amounts of tokens are decimals, kept to a millionth. Durations are seconds,
+  decimals allowed; moments are Unix time in seconds.
+- A number is digits, optionally with a dot and an exponent (`10`, `0.5`,
+  `1e-7`), at most 64 bytes. Anything else, or out of range, is an error that names
+  the argument and its range. An error changes nothing.
+- In replies every duration is in whole **milliseconds**, rounded up, and every
+  token count is whole, rounded down. The exact values are in `TB.PEEK`.
+- A bucket that does not exist is a full one. A bucket is a key of type
+  `tokbucket`; it goes by itself when it is full and nothing else is remembered.
+- All take O(1) time.
+
+";
+
+/// The whole file.
+fn render() -> String {
+    let mut text = HEAD.to_owned();
+    for command in &COMMANDS {
+        write(&mut text, command).unwrap();
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+fn write(text: &mut String, command: &Command) -> std::fmt::Result {
+    let syntax: Vec<_> = command.arguments.iter().map(syntax).collect();
+    writeln!(text, "## {}\n\n```\n{} {}\n```\n", command.name, command.name, syntax.join(" "))?;
+    writeln!(text, "{}\n", command.summary)?;
+    for argument in command.arguments {
+        describe(text, argument, "")?;
+    }
+    let access = match (command.access, command.audience) {
+        (KeyAccess::Read, _) => "reads its key; works on a replica",
+        (_, Audience::Clients) => "writes its key",
+        (_, Audience::Servers) => "writes its key; `@admin`, `@dangerous`",
+    };
+    writeln!(text, "\nSince {}; {access}.\n\n{}\n", command.since, command.details.trim())
+}
+
+fn describe(text: &mut String, argument: &Argument, indent: &str) -> std::fmt::Result {
+    if let Kind::OneOf(choices) = argument.kind {
+        writeln!(text, "{indent}- one of, {}:", argument.summary)?;
+        return choices.iter().try_for_each(|choice| describe(text, choice, &format!("{indent}  ")));
+    }
+    writeln!(text, "{indent}- `{}`: {}.", bare_syntax(argument), argument.summary)
+}
+
+fn syntax(argument: &Argument) -> String {
+    let inner = bare_syntax(argument);
+    if argument.optional { format!("[{inner}]") } else { inner }
+}
+
+fn bare_syntax(argument: &Argument) -> String {
+    match (argument.kind, argument.token) {
+        (Kind::OneOf(choices), _) => choices.iter().map(syntax).collect::<Vec<_>>().join(" | "),
+        (Kind::Flag, Some(token)) => token.to_owned(),
+        (_, Some(token)) => format!("{token} {}", argument.name),
+        (_, None) => argument.name.to_owned(),
+    }
+}
+
+#[test]
+fn docs_commands_md_is_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        std::fs::write(path, render()).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(written == render(), "docs/commands.md is stale: run ./dev docs");
+}
+
+#[test]
+fn the_arity_of_every_command_is_that_of_its_arguments() {
+    for command in &COMMANDS {
+        let required = command.arguments.iter().filter(|argument| !argument.optional).count();
+        let words = i32::try_from(required + 1).unwrap();
+        let fixed = command.arguments.iter().all(|argument| !argument.optional && !matches!(argument.kind, Kind::OneOf(_)));
+        assert_eq!(command.arity, if fixed { words } else { -words }, "{}", command.name);
+    }
+}

@@ -19,6 +19,7 @@ pub(crate) struct Command {
     /// In the order of the call.
     pub(crate) arguments: &'static [Argument],
     /// What follows the arguments in docs/commands.md, in Markdown.
+    #[cfg_attr(not(test), expect(dead_code, reason = "read where the docs are made"))]
     pub(crate) details: &'static str,
     /// What runs it.
     pub(crate) run: Run,

@@ -9,6 +9,12 @@ use redis_module::alloc::RedisAlloc;
 /// a test holds it against the promise that a TB.CONSUME never does.
 pub(crate) static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
+// Unit tests run without a server, so with the system's allocator.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[cfg_attr(test, expect(dead_code, reason = "see above"))]
 struct Counting;
 
 // SAFETY: hands everything on to an allocator that keeps the contract.
@@ -26,8 +32,3 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { RedisAlloc.dealloc(ptr, layout) }
     }
 }
-
-// Unit tests run without a server, so with the system's allocator.
-#[cfg(not(test))]
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;

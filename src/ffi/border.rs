@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redis_module::raw;
 
+use super::constants::{ERR, OK};
 use super::context::{Context, log_warning};
 use super::words::Words;
 use crate::args::Args;
@@ -35,8 +36,8 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    let Some(command) = (const { if INDEX < COMMANDS.len() { Some(&COMMANDS[INDEX]) } else { None } }) else {
-        return raw::REDISMODULE_ERR as c_int;
+    let Some(command) = COMMANDS.get(INDEX) else {
+        return ERR; // an entry to spare
     };
     // SAFETY: the server passes a live context, and argc arguments that live as long as the call.
     let (context, words) = unsafe { (Context::new(ctx), Words::after_name(argv, argc)) };
@@ -48,7 +49,7 @@ unsafe extern "C" fn entry<const INDEX: usize>(
         Err(Error::WrongArity) => context.reply_wrong_arity(),
         Err(error) => context.reply_error(&error.to_string()),
     }
-    raw::REDISMODULE_OK as c_int
+    OK
 }
 
 /// Runs `work`; `None` where it panicked, which the hook has logged.
@@ -64,7 +65,11 @@ pub(super) fn guard<R>(work: impl FnOnce() -> R) -> Option<R> {
 pub(super) fn log_panics() {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map_or_else(String::new, |place| format!(" at {}:{}", place.file(), place.line()));
-        let what = info.payload_as_str().unwrap_or("panic");
-        log_warning(&format!("a fault in the module was stopped{place}: {what}. Please report it; the server goes on."));
+        let payload = info.payload();
+        let what = payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
+        log_warning(&format!(
+            "a fault in the module was stopped{place}: {}. Please report it; the server goes on.",
+            what.unwrap_or("panic")
+        ));
     }));
 }

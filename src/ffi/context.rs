@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use redis_module::raw;
 
 use super::api;
+use super::constants::OK;
 use super::words::Word;
 
 bitflags::bitflags! {
@@ -137,5 +138,5 @@ pub(super) fn c_string(text: &str) -> CString {
 }
 
 pub(super) fn succeeded(status: c_int) -> bool {
-    status == raw::REDISMODULE_OK as c_int
+    status == OK
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering::Relaxed};
 use redis_module::raw;
 
 use super::border::guard;
+use super::constants::{AUX_BEFORE_RDB, ERR, OK};
 use super::context::log_warning;
 use super::words::Word;
 use super::{api, value};
@@ -52,7 +53,7 @@ pub(super) unsafe fn register(ctx: *mut raw::RedisModuleCtx) -> bool {
         // without buckets; so such an RDB loads where the module is not.
         aux_save: Some(aux_save),
         aux_save2: Some(aux_save_if_any),
-        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
+        aux_save_triggers: AUX_BEFORE_RDB,
         free_effort: Some(free_effort),
         unlink: None,
         copy: Some(copy),
@@ -139,7 +140,7 @@ unsafe extern "C" fn aux_load(rdb: *mut raw::RedisModuleIO, version: c_int, _whe
         SHIFT_US.store(clock::receive(clock_us), Relaxed);
         true
     });
-    if loaded == Some(true) { raw::REDISMODULE_OK as c_int } else { raw::REDISMODULE_ERR as c_int }
+    if loaded == Some(true) { OK } else { ERR }
 }
 
 unsafe extern "C" fn free(value: *mut c_void) {

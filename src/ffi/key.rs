@@ -1,10 +1,11 @@
 //! A key of the database, open for one call.
 
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_void;
 use std::ptr::null_mut;
 
 use redis_module::raw;
 
+use super::constants::{KEYTYPE_EMPTY, KEYTYPE_MODULE};
 use super::context::Context;
 use super::words::Word;
 use super::{api, datatype, value};
@@ -48,14 +49,12 @@ impl Key {
     pub(crate) fn occupant(&self) -> Result<Occupant, Error> {
         // SAFETY: the API takes a null key, which is how it says that there is none when reading.
         let kind = unsafe { api!(RedisModule_KeyType(self.0)) };
-        if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+        if kind == KEYTYPE_EMPTY {
             return Ok(Occupant::Nobody);
         }
         // SAFETY: the key is open; where it is of our type, its value is one of ours.
         unsafe {
-            if kind != raw::REDISMODULE_KEYTYPE_MODULE as c_int
-                || api!(RedisModule_ModuleTypeGetType(self.0)) != datatype::handle()
-            {
+            if kind != KEYTYPE_MODULE || api!(RedisModule_ModuleTypeGetType(self.0)) != datatype::handle() {
                 return Err(Error::WrongType);
             }
             Ok(Occupant::Bucket(value::read(self.value())))

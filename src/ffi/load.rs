@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use redis_module::raw;
 
 use super::border::{guard, log_panics};
+use super::constants::{API_VERSION, ERR, OK};
 use super::context::{Context, ContextFlags, log_warning, succeeded};
 use super::words::{Word, Words};
 use super::{api, datatype, register};
@@ -28,18 +29,18 @@ unsafe extern "C" fn RedisModule_OnLoad(
     argc: c_int,
 ) -> c_int {
     // SAFETY: the server passes a live context. Nothing may allocate before this.
-    let joined = unsafe { raw::Export_RedisModule_Init(ctx, NAME.as_ptr(), VERSION, raw::REDISMODULE_APIVER_1 as c_int) };
+    let joined = unsafe { raw::Export_RedisModule_Init(ctx, NAME.as_ptr(), VERSION, API_VERSION) };
     if !succeeded(joined) {
-        return raw::REDISMODULE_ERR as c_int; // the name is taken: it is loaded already
+        return ERR; // the name is taken: it is loaded already
     }
     // SAFETY: handed on.
     match guard(|| unsafe { load(ctx, argv, argc) }) {
-        Some(Ok(())) => raw::REDISMODULE_OK as c_int,
+        Some(Ok(())) => OK,
         Some(Err(reason)) => {
             log_warning(&format!("tokenbucket was not loaded: {reason}"));
-            raw::REDISMODULE_ERR as c_int
+            ERR
         }
-        None => raw::REDISMODULE_ERR as c_int,
+        None => ERR,
     }
 }
 
@@ -135,7 +136,7 @@ unsafe extern "C" fn set_setting(
 ) -> c_int {
     // SAFETY: registered with a setting, which lives for ever.
     unsafe { &*setting.cast::<Setting>() }.set_seconds(seconds);
-    raw::REDISMODULE_OK as c_int
+    OK
 }
 
 // ------------------------------------------------------------------- events

@@ -7,6 +7,7 @@
 
 mod allocator;
 mod border;
+mod constants;
 mod context;
 mod datatype;
 mod key;
