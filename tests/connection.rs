@@ -59,8 +59,7 @@ impl Peeked {
     /// The limit: capacity, rate, per. Panics on a bucket without one.
     #[track_caller]
     pub(crate) fn limit(&self) -> (&str, &str, &str) {
-        let [capacity, rate, per] =
-            [&self.capacity, &self.rate, &self.per].map(|field| field.as_deref().expect("a limit"));
+        let [capacity, rate, per] = [&self.capacity, &self.rate, &self.per].map(|field| field.as_deref().expect("a limit"));
         (capacity, rate, per)
     }
 
@@ -87,6 +86,7 @@ impl Connection {
         Ok(Self::over(stream))
     }
 
+    #[allow(dead_code)]
     pub(crate) fn tcp(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -95,11 +95,7 @@ impl Connection {
     }
 
     fn over(stream: impl Stream + 'static) -> Self {
-        Self {
-            stream: Box::new(stream),
-            parser: Parser::new(),
-            pushed: Vec::new(),
-        }
+        Self { stream: Box::new(stream), parser: Parser::new(), pushed: Vec::new() }
     }
 
     /// Switches to RESP3.
@@ -167,6 +163,30 @@ impl Connection {
         String::from_utf8(bytes).expect("text on the wire")
     }
 
+    /// The replies of a transaction, between whose commands no key expires.
+    #[track_caller]
+    pub(crate) fn transaction(&mut self, commands: &[&str]) -> Vec<Value> {
+        self.ok("MULTI");
+        for command in commands {
+            assert_eq!(self.ask(command), Value::SimpleString("QUEUED".to_owned()), "{command}");
+        }
+        array(self.ask("EXEC"))
+    }
+
+    /// The next lines of the wire as they are, for replies that may not be text.
+    #[track_caller]
+    pub(crate) fn lines(&mut self, count: usize) -> Vec<String> {
+        let mut bytes = Vec::new();
+        while bytes.windows(2).filter(|end| end == b"\r\n").count() < count {
+            let mut chunk = [0; 4096];
+            let read = self.stream.read(&mut chunk).expect("a reply");
+            assert_ne!(read, 0, "the server ended the connection");
+            bytes.extend(&chunk[..read]);
+        }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        text.split_terminator("\r\n").map(str::to_owned).collect()
+    }
+
     /// The text of the error that the command must give.
     #[track_caller]
     pub(crate) fn error(&mut self, command: &str) -> String {
@@ -198,9 +218,7 @@ impl Connection {
     /// The field of INFO, from whatever section.
     #[track_caller]
     pub(crate) fn info(&mut self, section: &str, field: &str) -> String {
-        self.info_fields(section)
-            .remove(field)
-            .unwrap_or_else(|| panic!("no field {field} in INFO {section}"))
+        self.info_fields(section).remove(field).unwrap_or_else(|| panic!("no field {field} in INFO {section}"))
     }
 
     #[track_caller]
@@ -228,9 +246,7 @@ impl Connection {
     /// The server's wall clock, in microseconds since 1970.
     #[track_caller]
     pub(crate) fn time_us(&mut self) -> i64 {
-        let now = array(self.ask("TIME"));
-        let [seconds, micros] = [&now[0], &now[1]].map(|part| text(part).parse::<i64>().unwrap());
-        seconds * 1_000_000 + micros
+        time_us(&self.ask("TIME"))
     }
 
     /// Subscribes; only a RESP3 connection can go on asking.
@@ -238,10 +254,7 @@ impl Connection {
     pub(crate) fn subscribe(&mut self, channel: &str) {
         self.send(&["SUBSCRIBE", channel]);
         let confirmed = self.pushes();
-        assert!(
-            matches!(confirmed.as_slice(), [(PushKind::Subscribe, _)]),
-            "{confirmed:?}"
-        );
+        assert!(matches!(confirmed.as_slice(), [(PushKind::Subscribe, _)]), "{confirmed:?}");
     }
 
     /// The pushes since the last call. A push that a command of any client gave
@@ -265,11 +278,7 @@ impl Connection {
     pub(crate) fn take(&mut self, arguments: &str) -> Consumed {
         let reply = self.consume(arguments);
         assert!(reply.allowed > 0, "TB.CONSUME {arguments}: {reply:?}");
-        assert_eq!(
-            (reply.wait_ms, reply.status.as_str()),
-            (0, "granted"),
-            "TB.CONSUME {arguments}: {reply:?}"
-        );
+        assert_eq!((reply.wait_ms, reply.status.as_str()), (0, "granted"), "TB.CONSUME {arguments}: {reply:?}");
         reply
     }
 
@@ -302,6 +311,13 @@ impl Connection {
         peeked(self.ask(&format!("TB.PEEK {key}"))).expect("a bucket")
     }
 
+    /// Makes a bucket stay that is full at once and would soon be gone, by a
+    /// vendor's limit too high to matter.
+    #[track_caller]
+    pub(crate) fn keep(&mut self, key: &str) {
+        self.sync(&format!("{key} 1e12 LIMIT 1e12"));
+    }
+
     #[track_caller]
     pub(crate) fn footprint(&mut self, key: &str) -> Footprint {
         Footprint {
@@ -312,13 +328,22 @@ impl Connection {
         }
     }
 
-    /// Asks again and again until the call is granted, and holds the wait that
-    /// it was told on the first denial against that: nothing is granted earlier,
-    /// and nothing denied later, whatever the machine is busy with.
+    /// Sends what brings a denial about and the call together, then asks again
+    /// and again until it is granted, and holds the wait that it was told
+    /// against that: nothing is granted earlier, and nothing denied later,
+    /// whatever the machine is busy with.
     #[track_caller]
-    pub(crate) fn assert_wait_is_honest(&mut self, call: &str) {
+    pub(crate) fn assert_wait_is_honest(&mut self, setup: &[&str], call: &str) {
+        let words = |line: &str| pack(&line.split_whitespace().collect::<Vec<_>>());
+        let mut batch: Vec<u8> = setup.iter().flat_map(|line| words(line)).collect();
+        batch.extend(words(&format!("TB.CONSUME {call}")));
         let before = Instant::now();
-        let denied = self.consume(call);
+        self.stream.write_all(&batch).expect("to send commands");
+        for command in setup {
+            let reply = self.receive();
+            assert_eq!(error_text(&reply), None, "{command}");
+        }
+        let denied = consumed(&self.receive());
         let after = Instant::now();
         assert_eq!(denied.allowed, 0, "{call}: {denied:?}");
         assert!((1..=2_000).contains(&denied.wait_ms), "{call}: {denied:?}");
@@ -336,11 +361,7 @@ impl Connection {
                 );
                 return;
             }
-            assert!(
-                asked < after + told,
-                "{call}: denied after {:?}, later than told: {denied:?}",
-                asked - after
-            );
+            assert!(asked < after + told, "{call}: denied after {:?}, later than told: {denied:?}", asked - after);
             std::thread::sleep(within);
         }
     }
@@ -369,6 +390,14 @@ pub(crate) fn int(reply: &Value) -> i64 {
         Value::Int(number) => *number,
         other => panic!("no integer but {other:?}"),
     }
+}
+
+/// TIME's reply, in microseconds since 1970.
+#[track_caller]
+pub(crate) fn time_us(reply: &Value) -> i64 {
+    let parts = array(reply.clone());
+    let [seconds, micros] = [&parts[0], &parts[1]].map(|part| text(part).parse::<i64>().unwrap());
+    seconds * 1_000_000 + micros
 }
 
 #[track_caller]
@@ -405,21 +434,13 @@ pub(crate) fn pairs(reply: Value) -> Vec<(Value, Value)> {
 /// The value of a name in a map.
 #[track_caller]
 pub(crate) fn field(reply: &Value, name: &str) -> Value {
-    pairs(reply.clone())
-        .into_iter()
-        .find(|(key, _)| text(key) == name)
-        .unwrap_or_else(|| panic!("no {name} in {reply:?}"))
-        .1
+    pairs(reply.clone()).into_iter().find(|(key, _)| text(key) == name).unwrap_or_else(|| panic!("no {name} in {reply:?}")).1
 }
 
 #[track_caller]
 pub(crate) fn consumed(reply: &Value) -> Consumed {
-    let Value::Array(fields) = reply else {
-        panic!("no array but {reply:?}")
-    };
-    let [allowed, remaining, wait_ms, full_ms, status] = fields.as_slice() else {
-        panic!("not five elements but {reply:?}")
-    };
+    let Value::Array(fields) = reply else { panic!("no array but {reply:?}") };
+    let [allowed, remaining, wait_ms, full_ms, status] = fields.as_slice() else { panic!("not five elements but {reply:?}") };
     assert!(matches!(status, Value::BulkString(_)), "{reply:?}");
     Consumed {
         allowed: int(allowed),

@@ -9,12 +9,7 @@
 //! told it to.
 
 // A test says what it expects by failing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod connection;
 mod server;
@@ -37,8 +32,5 @@ const TOKEN_MS: i64 = 100_000_000_000;
 /// What is left of `whole_ms` that began moments ago.
 #[track_caller]
 fn assert_left_of(whole_ms: i64, left_ms: i64) {
-    assert!(
-        (whole_ms - LAG_MS..=whole_ms).contains(&left_ms),
-        "expected {whole_ms} ms less what has passed, found {left_ms} ms"
-    );
+    assert!((whole_ms - LAG_MS..=whole_ms).contains(&left_ms), "expected {whole_ms} ms less what has passed, found {left_ms} ms");
 }

@@ -11,6 +11,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -20,6 +21,9 @@ use redis::Value;
 use tempfile::TempDir;
 
 use crate::connection::Connection;
+
+/// What [`Child::kill`] sends.
+const SIGKILL: i32 = 9;
 
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -48,6 +52,7 @@ pub(crate) struct Server {
 
 pub(crate) struct Builder {
     lines: Vec<String>,
+    /// The arguments of `loadmodule`; none where the module is not loaded.
     module: Option<String>,
     binary: String,
     environment: Vec<(String, String)>,
@@ -63,11 +68,11 @@ impl Builder {
 
     /// Arguments of the `loadmodule` line.
     pub(crate) fn module_arguments(mut self, arguments: &str) -> Self {
-        let line = self.module.expect("a server with the module");
-        self.module = Some(format!("{line} {arguments}"));
+        self.module = Some(arguments.to_owned());
         self
     }
 
+    #[allow(dead_code)]
     pub(crate) fn without_module(mut self) -> Self {
         self.module = None;
         self
@@ -81,26 +86,18 @@ impl Builder {
 
     /// Every write is on disk before its reply, as plain commands.
     pub(crate) fn append_only(self) -> Self {
-        self.conf("appendonly yes")
-            .conf("appendfsync always")
-            .conf("aof-use-rdb-preamble no")
+        self.conf("appendonly yes").conf("appendfsync always").conf("aof-use-rdb-preamble no")
     }
 
+    #[allow(dead_code)]
     pub(crate) fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Another server than the suite's.
-    pub(crate) fn binary(mut self, path: &str) -> Self {
-        self.binary = path.to_owned();
-        self
-    }
-
     #[track_caller]
     pub(crate) fn start(self) -> Server {
-        self.try_start()
-            .unwrap_or_else(|log| panic!("the server did not start:\n{log}"))
+        self.try_start().unwrap_or_else(|log| panic!("the server did not start:\n{log}"))
     }
 
     /// The server, or the log of one that refused to start.
@@ -109,17 +106,14 @@ impl Builder {
         let mut file = File::create(dir.path().join("redis.conf")).unwrap();
         let path = dir.path().display();
         write!(file, "{CONFIGURATION}dir {path}\nunixsocket {path}/socket\n").unwrap();
-        for line in self.module.iter().chain(&self.lines) {
+        if let Some(arguments) = self.module {
+            writeln!(file, "loadmodule {} {arguments}", module_file().display()).unwrap();
+        }
+        for line in self.lines {
             writeln!(file, "{line}").unwrap();
         }
-        let mut server = Server {
-            dir,
-            binary: self.binary,
-            environment: self.environment,
-            tcp: self.tcp,
-            port: None,
-            process: None,
-        };
+        let mut server =
+            Server { dir, binary: self.binary, environment: self.environment, tcp: self.tcp, port: None, process: None };
         server.try_start_again()?;
         Ok(server)
     }
@@ -129,7 +123,7 @@ impl Server {
     pub(crate) fn builder() -> Builder {
         Builder {
             lines: Vec::new(),
-            module: Some(format!("loadmodule {}", module_file().display())),
+            module: Some(String::new()),
             binary: std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned()),
             environment: Vec::new(),
             tcp: false,
@@ -161,10 +155,12 @@ impl Server {
         self.port.expect("a server built with tcp()")
     }
 
+    #[allow(dead_code)]
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
+    #[allow(dead_code)]
     pub(crate) fn pid(&self) -> u32 {
         self.process.as_ref().expect("a running server").id()
     }
@@ -184,12 +180,13 @@ impl Server {
     // ---- ending and starting it
 
     /// As a machine that loses power: no shutdown, nothing saved.
+    #[allow(dead_code)]
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("a running server");
-        assert_eq!(process.try_wait().unwrap(), None, "the server had ended");
         process.kill().unwrap();
-        process.wait().unwrap();
+        let status = process.wait().unwrap();
+        assert_eq!(status.signal(), Some(SIGKILL), "the server had ended: {status}");
     }
 
     /// As an operator ends it; `how` is SAVE, NOSAVE or nothing.
@@ -198,20 +195,18 @@ impl Server {
         let mut connection = self.connect();
         connection.send(&format!("SHUTDOWN {how}").split_whitespace().collect::<Vec<_>>());
         let mut process = self.process.take().expect("a running server");
-        wait_until("the server to shut down", || {
-            process.try_wait().unwrap().is_some()
-        });
+        wait_until("the server to shut down", || process.try_wait().unwrap().is_some());
         assert!(process.wait().unwrap().success(), "{}", self.log());
     }
 
     /// Starts an ended server in the same directory, with the same configuration.
     #[track_caller]
     pub(crate) fn start_again(&mut self) {
-        self.try_start_again()
-            .unwrap_or_else(|log| panic!("the server did not start again:\n{log}"));
+        self.try_start_again().unwrap_or_else(|log| panic!("the server did not start again:\n{log}"));
     }
 
     /// Adds a line to the configuration of the next start.
+    #[allow(dead_code)]
     pub(crate) fn add_conf(&mut self, line: &str) {
         let path = self.dir.path().join("redis.conf");
         let mut file = OpenOptions::new().append(true).open(path).unwrap();
@@ -287,8 +282,7 @@ impl Server {
     /// Makes this a replica of `primary` and waits until it has caught up.
     #[track_caller]
     pub(crate) fn replicate(&self, primary: &Server) {
-        self.connect()
-            .ok(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+        self.connect().ok(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
         self.wait_for_sync(primary);
     }
 
@@ -296,14 +290,10 @@ impl Server {
     #[track_caller]
     pub(crate) fn wait_for_sync(&self, primary: &Server) {
         let (mut here, mut there) = (self.connect(), primary.connect());
-        wait_until("the replica to be up", || {
-            here.info("replication", "master_link_status") == "up"
-        });
+        wait_until("the replica to be up", || here.info("replication", "master_link_status") == "up");
         let offset = |text: String| text.parse::<i64>().unwrap();
         let written = offset(there.info("replication", "master_repl_offset"));
-        wait_until("the replica to catch up", || {
-            offset(here.info("replication", "slave_repl_offset")) >= written
-        });
+        wait_until("the replica to catch up", || offset(here.info("replication", "slave_repl_offset")) >= written);
     }
 }
 
@@ -311,9 +301,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         let mut ended = None;
         if let Some(mut process) = self.process.take() {
-            ended = process.try_wait().unwrap();
             let _ = process.kill(); // it may have ended
-            let _ = process.wait();
+            ended = process.wait().ok().filter(|status| status.signal() != Some(SIGKILL));
         }
         let log = self.log();
         if thread::panicking() {
@@ -331,9 +320,8 @@ impl Drop for Server {
 fn module_file() -> PathBuf {
     let file = std::env::var_os("TOKENBUCKET_MODULE").map_or_else(
         || {
-            let test = std::env::current_exe().unwrap();
-            let profile = test.ancestors().nth(2).expect("target/<profile>/deps");
-            profile.join("libredis_tokenbucket.so")
+            // Beside it, not one above: only `cargo build` renews that one.
+            std::env::current_exe().unwrap().with_file_name("libredis_tokenbucket.so")
         },
         PathBuf::from,
     );
@@ -345,12 +333,16 @@ fn free_port() -> u16 {
     loop {
         let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        if let Some(bus) = port.checked_add(10_000)
-            && TcpListener::bind(("127.0.0.1", bus)).is_ok()
-        {
+        let bus = port.checked_add(10_000);
+        if bus.is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
             return port;
         }
     }
+}
+
+/// Sleeps for as long as a reply said; the only sleep a test may have.
+pub(crate) fn wait_as_told(wait_ms: i64) {
+    thread::sleep(Duration::from_millis(wait_ms.unsigned_abs()));
 }
 
 /// Waits for what is bound to come, and fails where it does not.
