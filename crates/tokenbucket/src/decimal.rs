@@ -115,22 +115,28 @@ impl Decimal {
         Some(if rounding == Rounding::Up && !exact { units + 1 } else { units })
     }
 
-    /// (digits, exponent) with at most 13 digits and no more than are needed.
+    /// (digits, exponent) with digits up to 10^13.
+    #[inline]
     pub(crate) fn significant(self, rounding: Rounding) -> (u64, i32) {
         let (mut digits, mut exponent, mut exact) = (self.digits, self.exponent, !self.inexact);
         while digits >= SIGNIFICANT {
-            exact &= digits % 10 == 0;
+            exact &= digits.is_multiple_of(10);
             digits /= 10;
             exponent += 1;
         }
         if rounding == Rounding::Up && !exact {
             digits += 1;
         }
-        while digits != 0 && digits % 10 == 0 {
-            digits /= 10;
-            exponent += 1;
-        }
         (digits, exponent)
+    }
+}
+
+/// 10^`exponent`, where that fits.
+#[inline]
+pub(crate) fn power_of_ten(exponent: u32) -> Option<u128> {
+    match POWERS.get(exponent as usize) {
+        Some(power) => Some(u128::from(*power)),
+        None => 10_u128.checked_pow(exponent),
     }
 }
 
@@ -230,8 +236,8 @@ mod tests {
         assert_eq!(significant("1.1574074074074073e-05", Rounding::Down), (1_157_407_407_407, -17));
         assert_eq!(significant("1.1574074074074073e-05", Rounding::Up), (1_157_407_407_408, -17));
         assert_eq!(significant("9999999999999", Rounding::Down), (9_999_999_999_999, 0));
-        assert_eq!(significant("10", Rounding::Up), (1, 1));
-        assert_eq!(significant("99999999999999.5", Rounding::Up), (1, 14));
+        assert_eq!(significant("10", Rounding::Up), (10, 0));
+        assert_eq!(significant("99999999999999.5", Rounding::Up), (10_000_000_000_000, 1));
         assert_eq!(significant("12345678901230000", Rounding::Up), (1_234_567_890_123, 4));
         assert_eq!(significant("0", Rounding::Up), (0, 0));
     }

@@ -1,7 +1,7 @@
 //! What a bucket may hold and how fast it fills, and the exact arithmetic of
 //! moments that follows from it. The unit is the drop: see the essay in `lib.rs`.
 
-use crate::decimal::{Decimal, Rounding};
+use crate::decimal::{Decimal, Rounding, power_of_ten};
 
 /// The longest a bucket may take to fill, and the deepest a debt may reach:
 /// 100 years, in microseconds. Every bound below follows from it.
@@ -89,9 +89,11 @@ impl Rate {
             return None;
         }
         let common = greatest_common_divisor(tokens, per);
-        let (tokens, per) = (tokens / common, per / common);
-        let fits =
-            tokens <= MAX_TOKENS && per <= MAX_PER && tokens.min(per) <= MAX_LESSER && tokens.div_ceil(per) <= MAX_PER_SECOND;
+        let (tokens, per) = if common == 1 { (tokens, per) } else { (tokens / common, per / common) };
+        let fits = tokens <= MAX_TOKENS
+            && per <= MAX_PER
+            && tokens.min(per) <= MAX_LESSER
+            && tokens <= MAX_PER_SECOND.saturating_mul(per);
         fits.then_some(Self { tokens, per })
     }
 
@@ -107,7 +109,7 @@ impl Rate {
         let (tokens, tokens_exponent) = tokens.significant(Rounding::Down);
         let (per, per_exponent) = per.significant(Rounding::Up);
         let exponent = tokens_exponent - per_exponent;
-        let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
+        let power = power_of_ten(exponent.unsigned_abs())?;
         let (tokens, per) = (u128::from(tokens), u128::from(per));
         if exponent >= 0 { Self::new(tokens.checked_mul(power)?, per) } else { Self::new(tokens, per.checked_mul(power)?) }
     }
@@ -202,8 +204,13 @@ impl Rate {
         // Bring both to the larger unit; what is far off becomes 0 or stays far off.
         let unit = a_shift.max(b_shift);
         let (a, b) = (shift_down(a, unit - a_shift), shift_down(b, unit - b_shift));
-        a.abs_diff(b) < a.max(b) / 1_000_000_000 || a == b
+        are_close(a, b)
     }
+}
+
+/// Whether the two differ by less than one part in 10^9.
+fn are_close(a: u128, b: u128) -> bool {
+    a == b || a.abs_diff(b) < a.max(b).div_ceil(1_000_000_000) // up, for a whole number is below n where it is below ⌈n⌉
 }
 
 /// `a`·`b` / 2^shift, good to 60 significant bits.
@@ -266,8 +273,7 @@ impl Limit {
         if self == other {
             return true;
         }
-        let (a, b) = (self.capacity.0, other.capacity.0);
-        (a == b || a.abs_diff(b) < a.max(b) / 1_000_000_000) && self.rate.is_close_to(other.rate)
+        are_close(self.capacity.0.into(), other.capacity.0.into()) && self.rate.is_close_to(other.rate)
     }
 }
 
@@ -378,6 +384,9 @@ mod tests {
         assert!(!day.is_same_as(&limit(11, "1", "86400")));
         assert!(limit(1_000_000_000_000, "1e12", "1").is_same_as(&limit(999_999_999_001, "1e12", "1")));
         assert!(!limit(1_000_000_000_000, "1e12", "1").is_same_as(&limit(999_999_999_000, "1e12", "1")));
+        let capacity = |millionths| Limit::new(Tokens::from_millionths(millionths).unwrap(), day.rate()).unwrap();
+        assert!(capacity(1_000_000_001).is_same_as(&capacity(1_000_000_000)));
+        assert!(!capacity(1_000_000_000).is_same_as(&capacity(999_999_999)));
         // Terms too large to multiply in 128 bits, and of very different size.
         assert!(limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000007290", "0.001")));
         assert!(!limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000009", "0.000001e3")));

@@ -1,17 +1,17 @@
 //! A bucket as bytes: one encoding for RDB, AOF and replication.
 //!
-//! Version 1. Numbers are little-endian base 128 (LEB128), moments zigzag and
-//! counted from an origin: 0 in an RDB, the sender's clock in an effect, which
-//! makes them short, and shifting a bucket in time a matter of decoding it from
-//! another origin. There is one encoding for every bucket: what decodes encodes
-//! to the same bytes.
+//! Version 1. A number is a byte that says how many follow, and so many, the least
+//! significant first; moments are zigzag and counted from an origin: 0 in an RDB,
+//! the sender's clock in a message, which makes them short, and shifting a bucket in
+//! time a matter of decoding it from another origin. There is one encoding for
+//! every bucket: what decodes encodes to the same bytes.
 //!
 //! ```text
-//! state:  kind-and-parts  [capacity tokens per zero.us zero.part]   limited
-//!                         [zero.us]                                 bare, empty
-//!                         [tokens at.us]                            bare, synced
-//!                         [thaw.us] [left applied reset.us] [tokens until.us]
-//! effect: version  clock.us  expire-at.ms  state from the clock
+//! state:   kind-and-parts  [capacity tokens per zero.us zero.part]   limited
+//!                          [zero.us]                                 bare, empty
+//!                          [tokens at.us]                            bare, synced
+//!                          [thaw.us] [left applied reset.us] [tokens until.us]
+//! message: version  clock.us  expire-at.ms from the clock  state from the clock
 //! ```
 //!
 //! Old bytes are read for ever; a change of layout is a new version.
@@ -39,7 +39,10 @@ const WINDOW: u8 = 0b0000_1000;
 const VENDOR_LIMIT: u8 = 0b0001_0000;
 
 /// No encoding is longer, in bytes.
-pub const MAX_LEN: usize = 160;
+pub const MAX_LEN: usize = 136;
+
+/// Room for [`MAX_LEN`] and for writing all bytes of the last number at once.
+const ROOM: usize = MAX_LEN + 24;
 
 /// Bytes that are not a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub enum Malformed {
 /// A bucket's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
-    bytes: [u8; MAX_LEN],
+    bytes: [u8; ROOM],
     len: usize,
 }
 
@@ -77,9 +80,9 @@ pub struct Message {
 
 /// The bytes of a bucket, moments counted from 1970.
 pub fn encode(bucket: &Bucket) -> Encoded {
-    let mut writer = Writer::new();
-    writer.bucket(bucket, 0);
-    writer.finish()
+    let mut bytes = Encoded::new();
+    bytes.bucket(bucket, 0);
+    bytes
 }
 
 /// The bucket in `bytes`, all its moments `shift_us` later than they were written.
@@ -94,12 +97,12 @@ pub fn decode(bytes: &[u8], shift_us: i64) -> Result<Bucket, Malformed> {
 
 /// The bytes of an effect.
 pub fn encode_message(message: &Message) -> Encoded {
-    let mut writer = Writer::new();
-    writer.byte(VERSION);
-    writer.signed(message.clock_us);
-    writer.signed(message.expire_at_ms);
-    writer.bucket(&message.bucket, message.clock_us);
-    writer.finish()
+    let mut bytes = Encoded::new();
+    bytes.byte(VERSION);
+    bytes.signed(message.clock_us);
+    bytes.signed(message.expire_at_ms.saturating_sub(message.clock_us / 1000));
+    bytes.bucket(&message.bucket, message.clock_us);
+    bytes
 }
 
 /// The effect in `bytes`. `shift` says by how many microseconds the bucket's
@@ -114,10 +117,8 @@ pub fn decode_message(bytes: &[u8], shift: impl FnOnce(i64) -> i64) -> Result<Me
         version => return Err(Malformed::Version(version)),
     }
     let clock_us = reader.clock()?;
-    let expire_at_ms = reader.signed()?;
-    if expire_at_ms < 0 {
-        return Err(Malformed::Damaged);
-    }
+    let expire_at_ms = reader.signed()?.checked_add(clock_us / 1000).ok_or(Malformed::Damaged)?;
+    require(expire_at_ms >= 0)?;
     let shift_us = shift(clock_us);
     let bucket = reader.bucket(clock_us.saturating_add(shift_us))?;
     reader.finish(Message { clock_us, expire_at_ms, bucket })
@@ -125,18 +126,9 @@ pub fn decode_message(bytes: &[u8], shift: impl FnOnce(i64) -> i64) -> Result<Me
 
 // ------------------------------------------------------------------- writing
 
-struct Writer {
-    bytes: [u8; MAX_LEN],
-    len: usize,
-}
-
-impl Writer {
+impl Encoded {
     const fn new() -> Self {
-        Self { bytes: [0; MAX_LEN], len: 0 }
-    }
-
-    const fn finish(self) -> Encoded {
-        Encoded { bytes: self.bytes, len: self.len }
+        Self { bytes: [0; ROOM], len: 0 }
     }
 
     fn bucket(&mut self, bucket: &Bucket, origin_us: i64) {
@@ -201,28 +193,27 @@ impl Writer {
 
     #[inline]
     fn narrow(&mut self, number: u64) {
-        let mut rest = number;
-        while rest >= 0x80 {
-            self.byte(low_seven(rest) | 0x80);
-            rest >>= 7;
-        }
-        self.byte(low_seven(rest));
+        self.number((u64::BITS - number.leading_zeros()).div_ceil(8), number.to_le_bytes());
     }
 
+    #[inline]
     fn wide(&mut self, number: u128) {
-        let mut rest = number;
-        loop {
-            match u64::try_from(rest) {
-                Ok(rest) => return self.narrow(rest),
-                Err(_) => self.byte(low_seven(u64::try_from(rest & 0x7f).unwrap_or(0)) | 0x80),
-            }
-            rest >>= 7;
+        match u64::try_from(number) {
+            Ok(number) => self.narrow(number),
+            Err(_) => self.number((u128::BITS - number.leading_zeros()).div_ceil(8), number.to_le_bytes()),
         }
     }
-}
 
-const fn low_seven(number: u64) -> u8 {
-    (number & 0x7f) as u8 // seven bits fit into eight
+    /// `len` and the first `len` of `bytes`. All of them are written, in one store;
+    /// what is too many is written over.
+    #[inline]
+    fn number<const N: usize>(&mut self, len: u32, bytes: [u8; N]) {
+        self.byte(len.to_le_bytes()[0]);
+        if let Some(place) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
+            *place = bytes;
+            self.len += len as usize;
+        }
+    }
 }
 
 // ------------------------------------------------------------------- reading
@@ -324,20 +315,15 @@ impl Reader<'_> {
         u64::try_from(self.wide()?).map_err(|_| Malformed::Damaged)
     }
 
+    #[inline]
     fn wide(&mut self) -> Result<u128, Malformed> {
-        let mut number: u128 = 0;
-        for place in 0..19_u32 {
-            let byte = self.byte()?;
-            let bits = u128::from(byte & 0x7f);
-            // The nineteenth byte holds the last two bits.
-            require(place < 18 || bits <= 0b11)?;
-            number |= bits << (7 * place);
-            if byte & 0x80 == 0 {
-                require(byte != 0 || place == 0)?; // no longer than need be
-                return Ok(number);
-            }
-        }
-        Err(Malformed::Damaged)
+        let len = usize::from(self.byte()?);
+        let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Malformed::Damaged)?;
+        self.rest = rest;
+        let mut number = [0; size_of::<u128>()];
+        number.get_mut(..len).ok_or(Malformed::Damaged)?.copy_from_slice(bytes);
+        require(bytes.last() != Some(&0))?; // no longer than need be
+        Ok(u128::from_le_bytes(number))
     }
 
     fn byte(&mut self) -> Result<u8, Malformed> {
