@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 
 use crate::error::Error;
-use crate::ffi::{Access, Context, ContextFlags, Key, Occupant, Word};
+use crate::ffi::{Access, Context, ContextFlags, Key, Word};
 use tokenbucket::Bucket;
 use tokenbucket::state::{self, Encoded, Message};
 
@@ -18,31 +18,19 @@ pub(crate) struct Place<'call> {
     context: &'call Context,
     name: Word<'call>,
     key: Key,
-    occupant: Occupant,
+    occupied: bool,
 }
 
 impl<'call> Place<'call> {
+    /// The key, and the bucket that is there.
+    ///
     /// # Errors
     /// [`Error::WrongType`] where something else is there.
     #[inline]
-    pub(crate) fn open(context: &'call Context, name: Word<'call>, access: Access) -> Result<Self, Error> {
+    pub(crate) fn open(context: &'call Context, name: Word<'call>, access: Access) -> Result<(Self, Option<Bucket>), Error> {
         let key = Key::open(context, name, access);
-        let occupant = key.occupant()?;
-        Ok(Self { context, name, key, occupant })
-    }
-
-    /// The bucket that is there.
-    pub(crate) const fn bucket(&self) -> Option<Bucket> {
-        match self.occupant {
-            Occupant::Bucket(bucket) => Some(bucket),
-            Occupant::Nobody => None,
-        }
-    }
-
-    /// The bucket that is there, or the full one that a missing key stands for.
-    #[inline]
-    pub(crate) fn bucket_or_full(&self) -> Bucket {
-        self.bucket().unwrap_or(Bucket::UNKNOWN)
+        let bucket = key.bucket()?;
+        Ok((Self { context, name, key, occupied: bucket.is_some() }, bucket))
     }
 
     /// Stores `bucket` as it is after a change at `now_us`, and sends it out.
@@ -77,17 +65,15 @@ impl<'call> Place<'call> {
 
     #[inline]
     fn store(&self, bucket: &Bucket, expire_at_ms: i64) -> Result<(), Error> {
-        match self.occupant {
-            Occupant::Bucket(_) => self.key.replace(bucket),
-            Occupant::Nobody => {
-                let flags = self.context.flags();
-                if flags.contains(ContextFlags::OUT_OF_MEMORY)
-                    && !flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
-                {
-                    return Err(Error::OutOfMemory);
-                }
-                self.key.create(bucket);
+        if self.occupied {
+            self.key.replace(bucket);
+        } else {
+            let flags = self.context.flags();
+            let obeys = flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING);
+            if flags.contains(ContextFlags::OUT_OF_MEMORY) && !obeys {
+                return Err(Error::OutOfMemory);
             }
+            self.key.create(bucket);
         }
         // Set on every grant it would cost a tenth of the throughput. It moves in
         // steps, so it is mostly right; looking mends one that a client has changed.

@@ -8,7 +8,7 @@ use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
 use crate::{clock, stats};
-use tokenbucket::{Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
+use tokenbucket::{Bucket, Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
     name: "TB.CONSUME",
@@ -107,15 +107,15 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     };
     let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
 
-    let place = Place::open(call.context, key, Access::Write)?;
+    let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
-    let before = place.bucket();
-    let mut bucket = place.bucket_or_full();
+    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
+    let limit_before = bucket.limit().copied();
     let (decision, effect) =
         bucket.consume(&request, now_us).map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
-        if before.is_some_and(|before| before.limit().is_some_and(|limit| Some(limit) != bucket.limit())) {
+        if limit_before.is_some() && limit_before.as_ref() != bucket.limit() {
             stats::LIMIT_CHANGES.add_one();
         }
     }

@@ -47,7 +47,7 @@ fn write(text: &mut String, command: &Command) -> std::fmt::Result {
     let access = match (command.access, command.audience) {
         (KeyAccess::Read, _) => "reads its key; works on a replica",
         (_, Audience::Clients) => "writes its key",
-        (_, Audience::Servers) => "writes its key; `@admin`, `@dangerous`",
+        (_, Audience::Servers) => "writes its key; for servers",
     };
     writeln!(text, "\nSince {}; {access}.\n\n{}\n", command.since, command.details.trim())
 }

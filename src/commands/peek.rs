@@ -22,6 +22,6 @@ pub(super) const COMMAND: Command = Command {
 
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = call.args.key()?;
-    let place = Place::open(call.context, key, Access::Read)?;
-    Ok(place.bucket().map_or(Reply::Null, |bucket| Reply::Reading(bucket.read(clock::now_us()))))
+    let (_place, bucket) = Place::open(call.context, key, Access::Read)?;
+    Ok(bucket.map_or(Reply::Null, |bucket| Reply::Reading(bucket.read(clock::now_us()))))
 }

@@ -8,7 +8,7 @@ use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
 use crate::{clock, config, stats};
-use tokenbucket::Effect;
+use tokenbucket::{Bucket, Effect};
 
 pub(super) const COMMAND: Command = Command {
     name: "TB.PENALISE",
@@ -55,14 +55,14 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         return Err(Error::unknown_option(word));
     }
 
-    let place = Place::open(call.context, key, Access::Write)?;
+    let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
     let asked_us = match end {
         End::In { us } => now_us.saturating_add_unsigned(us),
         End::At { wall_us } => clock::from_wall(wall_us, now_us).unwrap_or(now_us),
     };
     let end_us = asked_us.min(now_us.saturating_add_unsigned(config::MAX_PENALTY.us()));
-    let mut bucket = place.bucket_or_full();
+    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let (zero_us, effect) = bucket.penalise(end_us, now_us);
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;

@@ -28,8 +28,8 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = call.args.key()?;
     let tokens = args::tokens(call.args.required()?, TOKENS, Rounding::Up, Tokens::ZERO)?;
 
-    let place = Place::open(call.context, key, Access::Write)?;
-    let Some(mut bucket) = place.bucket() else { return Ok(Reply::Null) };
+    let (place, found) = Place::open(call.context, key, Access::Write)?;
+    let Some(mut bucket) = found else { return Ok(Reply::Null) };
     let now_us = clock::now_us();
     if bucket.refund(tokens, now_us) == Effect::Changed {
         place.save(&bucket, now_us)?;

@@ -31,7 +31,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         shift_us = clock::receive(sender_us);
         shift_us
     });
-    let place = Place::open(call.context, key, Access::Write)?;
+    let (place, _) = Place::open(call.context, key, Access::Write)?;
     place.apply(&message.map_err(error)?, shift_us != 0)?;
     Ok(Reply::Ok)
 }

@@ -8,7 +8,7 @@ use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
 use crate::{clock, config, stats};
-use tokenbucket::{Effect, Rounding, Sync, Tokens};
+use tokenbucket::{Bucket, Effect, Rounding, Sync, Tokens};
 
 pub(super) const COMMAND: Command = Command {
     name: "TB.SYNC",
@@ -86,7 +86,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         }
     }
 
-    let place = Place::open(call.context, key, Access::Write)?;
+    let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
     let reset_us = reset.map(|reset| match reset {
         Reset::In { us } => now_us.saturating_add_unsigned(us),
@@ -99,7 +99,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         limit: limit.map(|tokens| (tokens, config::VENDOR_LIMIT_TTL.us())),
         tolerance: tolerance.unwrap_or(Tokens::ZERO),
     };
-    let mut bucket = place.bucket_or_full();
+    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let synced = bucket.sync(&said, now_us);
     if synced.effect == Effect::Changed {
         place.save(&bucket, now_us)?;

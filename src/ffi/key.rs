@@ -24,14 +24,6 @@ pub(crate) enum Access {
 /// An open key. Closed when it is dropped.
 pub(crate) struct Key(*mut raw::RedisModuleKey);
 
-/// What is at a key.
-pub(crate) enum Occupant {
-    /// Nothing.
-    Nobody,
-    /// A bucket.
-    Bucket(Bucket),
-}
-
 impl Key {
     #[inline]
     pub(crate) fn open(context: &Context, name: Word<'_>, access: Access) -> Self {
@@ -43,21 +35,23 @@ impl Key {
         Self(unsafe { api!(RedisModule_OpenKey(context.as_ptr(), name.as_ptr(), mode.cast_signed())) })
     }
 
+    /// The bucket that is there.
+    ///
     /// # Errors
-    /// [`Error::WrongType`] where it is neither empty nor a bucket.
+    /// [`Error::WrongType`] where something else is.
     #[inline]
-    pub(crate) fn occupant(&self) -> Result<Occupant, Error> {
+    pub(crate) fn bucket(&self) -> Result<Option<Bucket>, Error> {
         // SAFETY: the API takes a null key, which is how it says that there is none when reading.
         let kind = unsafe { api!(RedisModule_KeyType(self.0)) };
         if kind == KEYTYPE_EMPTY {
-            return Ok(Occupant::Nobody);
+            return Ok(None);
         }
         // SAFETY: the key is open; where it is of our type, its value is one of ours.
         unsafe {
             if kind != KEYTYPE_MODULE || api!(RedisModule_ModuleTypeGetType(self.0)) != datatype::handle() {
                 return Err(Error::WrongType);
             }
-            Ok(Occupant::Bucket(value::read(self.value())))
+            Ok(Some(value::read(self.value())))
         }
     }
 
@@ -70,7 +64,7 @@ impl Key {
     /// Puts a bucket where there is one. Keeps the key's expiry.
     #[inline]
     pub(crate) fn replace(&self, bucket: &Bucket) {
-        // SAFETY: [`Key::occupant`] found one of our values here. `replace` writes
+        // SAFETY: [`Key::bucket`] found one of our values here. `replace` writes
         // in place where it can; else the server swaps the pointers, and the old
         // value is ours to free.
         unsafe {

@@ -19,7 +19,7 @@ mod value;
 mod words;
 
 pub(crate) use context::{Context, ContextFlags};
-pub(crate) use key::{Access, Key, Occupant};
+pub(crate) use key::{Access, Key};
 pub(crate) use locked::Locked;
 pub(crate) use words::{Word, Words};
 
