@@ -47,13 +47,13 @@ impl<'call> Place<'call> {
         Ok(())
     }
 
-    /// Stores a bucket that came as a message and hands the message on.
+    /// Stores a bucket that came as a message, as the sender has it, and hands the
+    /// message on.
     ///
     /// # Errors
     /// As [`Place::save`].
-    pub(crate) fn apply(&self, message: &Message, shifted: bool) -> Result<(), Error> {
-        let expire_at_ms = if shifted { message.bucket.expire_at_ms(phase(self.name)) } else { message.expire_at_ms };
-        self.store(&message.bucket, expire_at_ms)?;
+    pub(crate) fn apply(&self, message: &Message) -> Result<(), Error> {
+        self.store(&message.bucket, message.expire_at_ms)?;
         self.context.replicate_verbatim();
         Ok(())
     }

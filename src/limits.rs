@@ -1,9 +1,10 @@
-//! One copy of each limit that several buckets share.
+//! One copy of each limit that many buckets share.
 //!
-//! A fleet's buckets mostly have the same limit, and then 16 bytes hold a bucket.
-//! But a place here costs more than a limit of one's own does, so a limit gets one
-//! only when a second bucket comes with it. Places are counted: `release` may be
-//! called from any thread, so it only counts; the place is taken back later.
+//! A fleet's buckets mostly have the same limit, and then 16 bytes hold a bucket
+//! where one with its limit beside it takes 32. But a place here costs about 100
+//! bytes, so a limit gets one only when enough buckets have come with it. Places are
+//! counted: `release` may be called from any thread, so it only counts; the place is
+//! taken back later.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,8 +16,11 @@ use crate::ffi::Locked;
 use tokenbucket::Limit;
 use tokenbucket::packed::MAX_SHARED;
 
-/// How many limits are remembered as seen once.
-const SIGHTINGS: usize = 1024;
+/// With so many buckets a place pays: it saves each 16 bytes.
+const WORTH_A_PLACE: u32 = 8;
+
+/// How many limits are counted that have no place yet.
+const CANDIDATES: usize = 1024;
 
 /// Unused places are looked for when there are twice as many places as there were
 /// in use the last time, but not below this.
@@ -31,12 +35,20 @@ lazy_static! {
 
 struct Shared {
     places: Vec<Limit>,
-    index: HashMap<Limit, u32>,
+    /// By its hash, the place of a limit. (By the limit itself it would take three
+    /// times the memory; of two with the same hash the second gets no place.)
+    index: HashMap<u64, u32>,
     vacant: Vec<u32>,
-    /// By a part of its hash, the whole hash of the limit that was last seen.
-    seen: Vec<u64>,
+    /// By a part of its hash, the limit that was last seen and how often.
+    candidates: Vec<Candidate>,
     hasher: RandomState,
     next_sweep: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    hash: u64,
+    seen: u32,
 }
 
 /// The limit at a place.
@@ -45,9 +57,16 @@ pub(crate) fn get(index: u32) -> Option<Limit> {
     SHARED.with(|shared| shared.places.get(index as usize).copied())
 }
 
-/// A place for `limit`, counted once more; `None` where nobody else has it yet.
+/// A place for the limit of one more bucket, counted; `None` where it has none yet.
 pub(crate) fn share(limit: &Limit) -> Option<u32> {
-    let index = SHARED.with(|shared| shared.place(limit))?;
+    let index = SHARED.with(|shared| shared.place_for_one_more(limit))?;
+    users(index).fetch_add(1, Relaxed);
+    Some(index)
+}
+
+/// [`share`] for a bucket that has been seen with this limit before.
+pub(crate) fn share_again(limit: &Limit) -> Option<u32> {
+    let index = SHARED.with(|shared| shared.place_of(shared.hasher.hash_one(limit), limit))?;
     users(index).fetch_add(1, Relaxed);
     Some(index)
 }
@@ -67,37 +86,47 @@ impl Shared {
             places: Vec::new(),
             index: HashMap::new(),
             vacant: Vec::new(),
-            seen: vec![0; SIGHTINGS],
+            candidates: vec![Candidate { hash: 0, seen: 0 }; CANDIDATES],
             hasher: RandomState::new(),
             next_sweep: FIRST_SWEEP,
         }
     }
 
-    fn place(&mut self, limit: &Limit) -> Option<u32> {
-        if let Some(index) = self.index.get(limit) {
-            return Some(*index);
-        }
+    fn place_of(&self, hash: u64, limit: &Limit) -> Option<u32> {
+        let index = *self.index.get(&hash)?;
+        (self.places.get(index as usize) == Some(limit)).then_some(index)
+    }
+
+    fn place_for_one_more(&mut self, limit: &Limit) -> Option<u32> {
         let hash = self.hasher.hash_one(limit);
-        let seen = self.seen.get_mut(usize::try_from(hash).unwrap_or(0) % SIGHTINGS)?;
-        if *seen != hash {
-            *seen = hash;
+        if self.index.contains_key(&hash) {
+            return self.place_of(hash, limit);
+        }
+        let candidate = self.candidates.get_mut(usize::try_from(hash).unwrap_or(0) % CANDIDATES)?;
+        if candidate.hash != hash {
+            *candidate = Candidate { hash, seen: 0 };
+        }
+        candidate.seen += 1;
+        if candidate.seen < WORTH_A_PLACE {
             return None;
         }
+        *candidate = Candidate { hash: 0, seen: 0 };
+        let index = self.vacate()?;
+        *self.places.get_mut(index as usize)? = *limit;
+        self.index.insert(hash, index);
+        Some(index)
+    }
+
+    /// A place that nobody uses.
+    fn vacate(&mut self) -> Option<u32> {
         if self.index.len() >= self.next_sweep {
             self.sweep();
         }
-        let index = match self.vacant.pop() {
-            Some(index) => {
-                *self.places.get_mut(index as usize)? = *limit;
-                index
-            }
-            None => {
-                let index = u32::try_from(self.places.len()).ok().filter(|index| *index < MAX_SHARED)?;
-                self.places.push(*limit);
-                index
-            }
-        };
-        self.index.insert(*limit, index);
+        if let Some(index) = self.vacant.pop() {
+            return Some(index);
+        }
+        let index = u32::try_from(self.places.len()).ok().filter(|index| *index < MAX_SHARED)?;
+        self.places.push(Limit::LEAST);
         Some(index)
     }
 
@@ -125,14 +154,22 @@ mod tests {
         Limit::new(Tokens::from_whole(capacity).unwrap(), Rate::new(1, 1).unwrap()).unwrap()
     }
 
+    /// Enough buckets for a place.
+    fn many(shared: &mut Shared, limit: &Limit) -> Option<u32> {
+        (0..WORTH_A_PLACE).map(|_| shared.place_for_one_more(limit)).last().flatten()
+    }
+
     #[test]
-    fn a_limit_is_shared_from_its_second_bucket_on() {
+    fn a_limit_is_shared_once_enough_buckets_have_it() {
         let mut shared = Shared::new();
-        assert_eq!(shared.place(&limit(1)), None);
-        assert_eq!(shared.place(&limit(2)), None);
-        assert_eq!(shared.place(&limit(1)), Some(0));
-        assert_eq!(shared.place(&limit(1)), Some(0));
-        assert_eq!(shared.place(&limit(2)), Some(1));
+        for _ in 1..WORTH_A_PLACE {
+            assert_eq!(shared.place_for_one_more(&limit(1)), None);
+        }
+        assert_eq!(shared.place_of(shared.hasher.hash_one(limit(1)), &limit(1)), None);
+        assert_eq!(shared.place_for_one_more(&limit(1)), Some(0));
+        assert_eq!(shared.place_for_one_more(&limit(1)), Some(0));
+        assert_eq!(shared.place_of(shared.hasher.hash_one(limit(1)), &limit(1)), Some(0));
+        assert_eq!(many(&mut shared, &limit(2)), Some(1));
     }
 
     #[test]
@@ -141,8 +178,7 @@ mod tests {
         // Indexes that no other test uses: the counts are the process's.
         shared.places = vec![limit(1); 5000];
         for capacity in 1..=2 * FIRST_SWEEP as u64 {
-            shared.place(&limit(capacity));
-            let index = shared.place(&limit(capacity)).unwrap();
+            let index = many(&mut shared, &limit(capacity)).unwrap();
             if capacity % 2 == 0 {
                 users(index).fetch_add(1, Relaxed);
             }
@@ -150,7 +186,7 @@ mod tests {
         }
         assert!(shared.places.len() < 5000 + 2 * FIRST_SWEEP, "none was used again");
         for capacity in (2..=2 * FIRST_SWEEP as u64).step_by(2) {
-            let index = shared.place(&limit(capacity)).unwrap();
+            let index = shared.place_for_one_more(&limit(capacity)).unwrap();
             assert_eq!(shared.places[index as usize], limit(capacity), "one in use was given away");
         }
     }

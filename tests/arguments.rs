@@ -287,6 +287,8 @@ fn tokens_beyond_the_sixth_decimal_are_rounded_up() {
     }
     c.take("k 10 1e-8 2.0000001");
     assert_eq!(c.peek("k").tokens(), "7.999998");
+    assert_eq!(c.refund("k 0.0000001"), Some(7));
+    assert_eq!(c.peek("k").tokens(), "7.999999");
     // Rounded up it is more than the capacity.
     assert_eq!(c.consume("k 2.5 1e-8 2.5000001").status, "never");
 }

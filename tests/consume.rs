@@ -375,6 +375,18 @@ fn upto_takes_no_more_than_the_window_has_left() {
 }
 
 #[test]
+fn upto_is_denied_where_the_window_has_less_than_one_token_left() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8");
+    c.sync("k 0.5 RESET 600");
+    let denied = c.consume("k 10 1e-8 8 UPTO");
+    assert_eq!(denied.verdict(), (0, "window", 0));
+    assert_left_of(600_000, denied.wait_ms);
+    assert_eq!(c.take("k 10 1e-8 0.5").remaining, 0);
+}
+
+#[test]
 fn upto_is_denied_while_frozen() {
     let server = Server::start();
     let mut c = server.connect();
@@ -596,6 +608,10 @@ fn no_tokens_with_maxwait_are_told_when_the_bucket_is_out_of_debt() {
     assert_eq!(denied.verdict(), (0, "empty", 0));
     assert_left_of(70_000, denied.wait_ms);
     assert_eq!(c.footprint("k"), before);
+    c.sync("k 0 RESET 500");
+    let denied = c.consume("k 1 0.01 0 MAXWAIT 3600");
+    assert_eq!(denied.verdict(), (0, "window", 0));
+    assert_left_of(500_000, denied.wait_ms);
 }
 
 #[test]

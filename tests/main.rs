@@ -12,13 +12,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod connection;
+mod forgery;
+mod random;
+mod scenarios;
 mod server;
 
 mod arguments;
+mod cluster;
+mod concurrency;
 mod consume;
+mod documents;
+mod footprint;
+mod hostile;
 mod peek;
 mod penalise;
+mod persistence;
 mod refund;
+mod replication;
 mod sync;
 mod wiring;
 

@@ -189,6 +189,24 @@ impl Server {
         assert_eq!(status.signal(), Some(SIGKILL), "the server had ended: {status}");
     }
 
+    /// As a machine that hangs: connections stay, nothing is answered.
+    #[track_caller]
+    pub(crate) fn hang(&self) {
+        self.signal("STOP");
+    }
+
+    /// Ends [`Server::hang`].
+    #[track_caller]
+    pub(crate) fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    #[track_caller]
+    fn signal(&self, name: &str) {
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status().unwrap();
+        assert!(status.success(), "kill -{name}: {status}");
+    }
+
     /// As an operator ends it; `how` is SAVE, NOSAVE or nothing.
     #[track_caller]
     pub(crate) fn shut_down(&mut self, how: &str) {
@@ -312,7 +330,10 @@ impl Drop for Server {
         if let Some(status) = ended {
             panic!("the server ended by itself ({status}):\n{log}");
         }
-        assert!(!log.contains("panicked"), "the module panicked:\n{log}");
+        // The second is how the module's border logs a panic that it stopped.
+        for fault in ["panicked", "a fault in the module"] {
+            assert!(!log.contains(fault), "the module panicked:\n{log}");
+        }
     }
 }
 

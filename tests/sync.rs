@@ -2,7 +2,7 @@
 //! grants, and a window lapses at its reset.
 
 use crate::connection::Connection;
-use crate::server::{Server, wait_as_told};
+use crate::server::{Server, wait_as_told, wait_until};
 use crate::{LAG_MS, TOKEN_MS, assert_left_of};
 
 /// Ten tokens at most and `level` in it, and next to no refill.
@@ -421,6 +421,35 @@ fn a_call_for_more_than_the_vendor_limit_waits_until_it_lapses() {
     c.take("k 10 1000 3");
     wait_as_told(c.consume("k 10 1000 8").wait_ms);
     c.take("k 10 1000 8");
+}
+
+#[test]
+fn a_vendor_limit_holds_whatever_the_options_but_force() {
+    let server = Server::start();
+    let mut c = server.connect();
+    bucket_at(&mut c, 9);
+    c.sync("k 9 LIMIT 4");
+    let denied = c.consume("k 10 1e-8 5 MAXWAIT 31622400");
+    assert_eq!(denied.verdict(), (0, "window", 4));
+    assert_eq!(c.consume("k 20 1e-8 5").verdict(), (0, "window", 4));
+    assert_eq!(c.consume("k 10 1e-8 8 UPTO").verdict(), (4, "granted", 0));
+
+    bucket_at(&mut c, 9);
+    c.sync("k 9 LIMIT 4");
+    c.take("k 10 1e-8 6 FORCE");
+    assert_eq!(c.peek("k").tokens(), "-2");
+}
+
+#[test]
+fn no_tokens_appear_when_a_vendor_limit_lapses() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.config_set("tokenbucket.vendor-limit-ttl", "1");
+    bucket_at(&mut c, 9);
+    c.sync("k 9 LIMIT 4");
+    wait_until("the limit to lapse", || c.peek("k").vendor_limit.is_none());
+    assert_eq!(c.peek("k").tokens(), "4");
+    assert_eq!(c.consume("k 10 1e-8 5").verdict(), (0, "empty", 4));
 }
 
 #[test]

@@ -31,8 +31,15 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         shift_us = clock::receive(sender_us);
         shift_us
     });
+    let message = message.map_err(error)?;
     let (place, _) = Place::open(call.context, key, Access::Write)?;
-    place.apply(&message.map_err(error)?, shift_us != 0)?;
+    if shift_us == 0 {
+        place.apply(&message)?;
+    } else {
+        // It is another bucket now, and its expiry with it: who listens here is to
+        // have this one, not to shift the sender's again.
+        place.save(&message.bucket, clock::now_us())?;
+    }
     Ok(Reply::Ok)
 }
 

@@ -75,11 +75,13 @@ pub(super) unsafe fn replace(value: *mut c_void, bucket: &Bucket) -> Option<*mut
     // SAFETY: the caller's promise.
     let old = unsafe { stored(value) };
     let packed = packed::pack(bucket, |limit| match &old {
-        // A limit that stays is shared, or lone, as it was.
+        // A limit that stays is shared, or lone, as it was. It is not seen once more.
         Stored::Shared(words) if limits::get(packed::shared_index(*words)).as_ref() == Some(limit) => {
             Some(packed::shared_index(*words))
         }
         Stored::Lone(words) if packed::unpack_lone(*words).is_some_and(|bucket| bucket.limit() == Some(limit)) => None,
+        // SAFETY: the caller's promise.
+        Stored::Encoded { .. } if unsafe { read(value) }.limit() == Some(limit) => limits::share_again(limit),
         _ => limits::share(limit),
     });
     if footprint(&packed) != old.footprint() {

@@ -559,8 +559,7 @@ impl Limited {
             return Ok((Verdict::Never, false));
         }
         let (at, status) = self.due(tokens, now_us);
-        if let Some(until_us) = self.blocked(tokens, now_us, at) {
-            let until_us = self.when_lapsed(tokens, until_us, max_wait_us);
+        if let Some(until_us) = self.held_up(tokens, at, max_wait_us) {
             let status = if status == Status::Frozen { status } else { Status::Window };
             return Ok((Verdict::Denied { status, until_us }, false));
         }
@@ -587,23 +586,35 @@ impl Limited {
         (rate.after(self.zero, drops), if self.is_frozen(now_us) { Status::Frozen } else { Status::Empty })
     }
 
-    /// Until when the vendor's word forbids `tokens` to a caller who acts at `at`.
+    /// From when a call is granted that the vendor's word forbids to a caller who
+    /// acts at `at`; `None` where it does not.
     #[inline]
-    fn blocked(&self, tokens: Tokens, now_us: i64, at: Moment) -> Option<i64> {
-        let Vendor { window, limit, .. } = self.vendor;
-        let window =
-            window.filter(|window| at < Moment::at(window.reset_us) && (tokens > window.left || window.left == Tokens::ZERO));
-        let limit = limit.filter(|limit| tokens > limit.tokens && now_us < limit.until_us);
-        window.map(|window| window.reset_us).max(limit.map(|limit| limit.until_us))
+    fn held_up(&self, tokens: Tokens, at: Moment, max_wait_us: u64) -> Option<i64> {
+        match self.vendor.limit {
+            Some(limit) if tokens > limit.tokens => Some(self.when_lapsed(limit, tokens, max_wait_us)),
+            _ => self.closed_until(tokens, at),
+        }
     }
 
-    /// From when a call is granted that the vendor's word holds up until `until_us`.
-    fn when_lapsed(&self, tokens: Tokens, until_us: i64, max_wait_us: u64) -> i64 {
+    /// From when a call is granted that is for more than the vendor's limit. Its
+    /// tokens may not come in before the window's reset even then, so that the window
+    /// does not hold it up.
+    fn when_lapsed(&self, limit: VendorLimit, tokens: Tokens, max_wait_us: u64) -> i64 {
         let mut later = *self;
-        later.settle(until_us);
-        let rate = later.limit.rate();
-        let acts_us = rate.after(later.zero, rate.drops_of(tokens)).ceil_us().max(until_us);
-        acts_us.saturating_sub_unsigned(max_wait_us).max(until_us)
+        later.settle(limit.until_us);
+        let (at, _) = later.due(tokens, limit.until_us);
+        match later.closed_until(tokens, at) {
+            Some(reset_us) => reset_us,
+            None => at.ceil_us().saturating_sub_unsigned(max_wait_us).max(limit.until_us),
+        }
+    }
+
+    /// The reset of a window that does not cover `tokens` for a caller who acts at `at`.
+    #[inline]
+    fn closed_until(&self, tokens: Tokens, at: Moment) -> Option<i64> {
+        let window = self.vendor.window?;
+        let closed = at < Moment::at(window.reset_us) && (tokens > window.left || window.left == Tokens::ZERO);
+        closed.then_some(window.reset_us)
     }
 
     /// Takes `tokens` now for a caller who acts at `at`.

@@ -233,6 +233,9 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A millionth of a token in a second, to stand where a limit is to come.
+    pub const LEAST: Self = Self { capacity: Tokens::MIN, rate: Rate { tokens: 1, per: 1_000_000 } };
+
     /// `None` where the capacity is 0 or takes more than 100 years to fill.
     pub fn new(capacity: Tokens, rate: Rate) -> Option<Self> {
         let limit = Self { capacity, rate };

@@ -238,6 +238,8 @@ impl Reader<'_> {
                 let limit = self.limit()?;
                 let zero = Moment { us: self.moment(origin_us)?, part: self.wide()? };
                 require(zero.part < limit.rate().tokens())?;
+                // So that no change of rate rounds it up to a moment that is out of range.
+                require(zero <= Moment::at(MAX_MOMENT_US.cast_signed()))?;
                 Bucket::Limited(Limited { limit, zero, vendor })
             }
             BARE_FULL => Bucket::Bare(Bare { level: BareLevel::Full, vendor }),
