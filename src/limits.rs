@@ -49,6 +49,13 @@ struct Shared {
 struct Candidate {
     hash: u64,
     seen: u32,
+    /// Which bucket came with it the last time, so that one that goes back and forth
+    /// between two limits is not taken for many.
+    last: usize,
+}
+
+impl Candidate {
+    const NONE: Self = Self { hash: 0, seen: 0, last: 0 };
 }
 
 /// The limit at a place.
@@ -58,8 +65,9 @@ pub(crate) fn get(index: u32) -> Option<Limit> {
 }
 
 /// A place for the limit of one more bucket, counted; `None` where it has none yet.
-pub(crate) fn share(limit: &Limit) -> Option<u32> {
-    let index = SHARED.with(|shared| shared.place_for_one_more(limit))?;
+/// `bucket` tells one from another (its address; 0 for one that is new).
+pub(crate) fn share(limit: &Limit, bucket: usize) -> Option<u32> {
+    let index = SHARED.with(|shared| shared.place_for_one_more(limit, bucket))?;
     users(index).fetch_add(1, Relaxed);
     Some(index)
 }
@@ -86,7 +94,7 @@ impl Shared {
             places: Vec::new(),
             index: HashMap::new(),
             vacant: Vec::new(),
-            candidates: vec![Candidate { hash: 0, seen: 0 }; CANDIDATES],
+            candidates: vec![Candidate::NONE; CANDIDATES],
             hasher: RandomState::new(),
             next_sweep: FIRST_SWEEP,
         }
@@ -97,20 +105,23 @@ impl Shared {
         (self.places.get(index as usize) == Some(limit)).then_some(index)
     }
 
-    fn place_for_one_more(&mut self, limit: &Limit) -> Option<u32> {
+    fn place_for_one_more(&mut self, limit: &Limit, bucket: usize) -> Option<u32> {
         let hash = self.hasher.hash_one(limit);
         if self.index.contains_key(&hash) {
             return self.place_of(hash, limit);
         }
         let candidate = self.candidates.get_mut(usize::try_from(hash).unwrap_or(0) % CANDIDATES)?;
         if candidate.hash != hash {
-            *candidate = Candidate { hash, seen: 0 };
+            *candidate = Candidate { hash, ..Candidate::NONE };
         }
-        candidate.seen += 1;
+        if bucket == 0 || bucket != candidate.last {
+            candidate.seen += 1;
+            candidate.last = bucket;
+        }
         if candidate.seen < WORTH_A_PLACE {
             return None;
         }
-        *candidate = Candidate { hash: 0, seen: 0 };
+        *candidate = Candidate::NONE;
         let index = self.vacate()?;
         *self.places.get_mut(index as usize)? = *limit;
         self.index.insert(hash, index);
@@ -156,20 +167,31 @@ mod tests {
 
     /// Enough buckets for a place.
     fn many(shared: &mut Shared, limit: &Limit) -> Option<u32> {
-        (0..WORTH_A_PLACE).map(|_| shared.place_for_one_more(limit)).last().flatten()
+        (0..WORTH_A_PLACE).map(|_| shared.place_for_one_more(limit, 0)).last().flatten()
     }
 
     #[test]
     fn a_limit_is_shared_once_enough_buckets_have_it() {
         let mut shared = Shared::new();
         for _ in 1..WORTH_A_PLACE {
-            assert_eq!(shared.place_for_one_more(&limit(1)), None);
+            assert_eq!(shared.place_for_one_more(&limit(1), 0), None);
         }
         assert_eq!(shared.place_of(shared.hasher.hash_one(limit(1)), &limit(1)), None);
-        assert_eq!(shared.place_for_one_more(&limit(1)), Some(0));
-        assert_eq!(shared.place_for_one_more(&limit(1)), Some(0));
+        assert_eq!(shared.place_for_one_more(&limit(1), 0), Some(0));
+        assert_eq!(shared.place_for_one_more(&limit(1), 0), Some(0));
         assert_eq!(shared.place_of(shared.hasher.hash_one(limit(1)), &limit(1)), Some(0));
         assert_eq!(many(&mut shared, &limit(2)), Some(1));
+    }
+
+    #[test]
+    fn one_bucket_that_comes_again_and_again_is_not_many() {
+        let mut shared = Shared::new();
+        for _ in 0..100 {
+            assert_eq!(shared.place_for_one_more(&limit(1), 0x10), None);
+            assert_eq!(shared.place_for_one_more(&limit(2), 0x10), None);
+        }
+        let places: Vec<_> = (1..20).map(|bucket| shared.place_for_one_more(&limit(1), bucket * 16)).collect();
+        assert!(places.iter().any(Option::is_some));
     }
 
     #[test]
@@ -186,7 +208,7 @@ mod tests {
         }
         assert!(shared.places.len() < 5000 + 2 * FIRST_SWEEP, "none was used again");
         for capacity in (2..=2 * FIRST_SWEEP as u64).step_by(2) {
-            let index = shared.place_for_one_more(&limit(capacity)).unwrap();
+            let index = shared.place_for_one_more(&limit(capacity), 0).unwrap();
             assert_eq!(shared.places[index as usize], limit(capacity), "one in use was given away");
         }
     }

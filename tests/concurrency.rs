@@ -87,19 +87,21 @@ fn no_stretch_of_time_has_more_grants_than_the_limit_gives() {
 #[test]
 fn whoever_keeps_asking_gets_all_that_the_limit_gives() {
     let server = Server::start();
-    let call = "k 20 300";
-    let made: Vec<Call> = hammer(&server, &[call; 3], Duration::from_millis(700)).into_iter().flatten().collect();
+    // So large that it is never full again, though the machine be busy with something
+    // else for two seconds.
+    let call = "k 600 300";
+    let made: Vec<Call> = hammer(&server, &[call; 3], Duration::from_millis(1_000)).into_iter().flatten().collect();
     let (granted, denied): (Vec<Call>, Vec<Call>) = made.into_iter().partition(|call| call.reply.allowed > 0);
     let begun = granted.iter().map(|call| call.received).min().unwrap();
     let mut sent: Vec<Instant> = granted.iter().map(|call| call.sent).collect();
     sent.sort_unstable();
-    assert!(denied.len() > 50);
+    assert!(denied.len() > 20, "{} granted, {} denied", granted.len(), denied.len());
     // Whenever a call was denied, less than one token was left of what there had been:
     // all else had been granted to calls that were on their way before its reply.
     for denial in denied {
         let granted = sent.partition_point(|sent| *sent < denial.received);
         let passed = denial.sent.saturating_duration_since(begun).saturating_sub(Duration::from_millis(1));
-        let there = 20.0 + 300.0 * passed.as_secs_f64();
+        let there = 600.0 + 300.0 * passed.as_secs_f64();
         assert!(granted as f64 > there - 1.0, "{granted} granted, of {there}");
     }
 }

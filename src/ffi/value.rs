@@ -32,7 +32,7 @@ pub(crate) static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// A new value for `bucket`. The caller owns it.
 pub(super) fn create(bucket: &Bucket) -> *mut c_void {
-    place(&packed::pack(bucket, limits::share))
+    place(&packed::pack(bucket, |limit| limits::share(limit, 0)))
 }
 
 /// A new value of what is packed.
@@ -82,7 +82,7 @@ pub(super) unsafe fn replace(value: *mut c_void, bucket: &Bucket) -> Option<*mut
         Stored::Lone(words) if packed::unpack_lone(*words).is_some_and(|bucket| bucket.limit() == Some(limit)) => None,
         // SAFETY: the caller's promise.
         Stored::Encoded { .. } if unsafe { read(value) }.limit() == Some(limit) => limits::share_again(limit),
-        _ => limits::share(limit),
+        _ => limits::share(limit, value.addr()),
     });
     if footprint(&packed) != old.footprint() {
         return Some(place(&packed));
