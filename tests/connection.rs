@@ -121,8 +121,12 @@ impl Connection {
 
     #[track_caller]
     pub(crate) fn send(&mut self, arguments: &[impl AsRef<[u8]>]) {
-        let packed = pack(arguments);
-        self.stream.write_all(&packed).expect("to send a command");
+        self.try_send(arguments).expect("to send a command");
+    }
+
+    /// Where the server may end the connection.
+    pub(crate) fn try_send(&mut self, arguments: &[impl AsRef<[u8]>]) -> std::io::Result<()> {
+        self.stream.write_all(&pack(arguments))
     }
 
     /// The next reply that is not a push.

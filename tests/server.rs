@@ -286,7 +286,9 @@ impl Server {
         let Ok(mut connection) = Connection::unix(&self.dir.path().join("socket")) else {
             return false;
         };
-        connection.send(&["PING"]);
+        if connection.try_send(&["PING"]).is_err() {
+            return false; // it has ended, or is about to
+        }
         // A replica that waits for its primary serves nothing but answers.
         match connection.try_receive() {
             Ok(Value::ServerError(error)) => error.code() == "MASTERDOWN",
