@@ -24,6 +24,11 @@ const CAPACITY: Argument = Argument { name: "capacity", must_be: "a number from 
 const RATE: Argument = Argument { name: "rate", must_be: "a number above 0, at most 1000000000000" };
 const PER: Argument = Argument { name: "PER", must_be: "a number of seconds from 0.001 to 31622400" };
 
+/// How many tokens.
+pub(crate) const TOKENS: Argument = Argument { name: "tokens", must_be: FROM_0 };
+/// The longest wait that is accepted.
+pub(crate) const MAXWAIT: Argument = Argument { name: "MAXWAIT", must_be: "a number of seconds from 0 to 31622400" };
+
 /// What most amounts have to be.
 pub(crate) const FROM_0: &str = "a number from 0 to 1000000000000";
 
@@ -31,6 +36,8 @@ pub(crate) const FROM_0: &str = "a number from 0 to 1000000000000";
 const MAX_RATE: u64 = Tokens::MAX.millionths();
 /// The longest period, in milliseconds.
 const MAX_PER_MS: u64 = 31_622_400_000;
+/// The most that [`MAXWAIT`] may be, in seconds.
+const MAX_MAXWAIT: u64 = 31_622_400;
 /// The most that `seconds` and `unix-time` may be, in seconds.
 pub(crate) const MAX_SECONDS: u64 = 100_000_000_000;
 
@@ -101,6 +108,11 @@ pub(crate) fn tokens_of(number: Decimal, argument: Argument, rounding: Rounding,
 pub(crate) fn duration_us(text: &[u8], argument: Argument, max_seconds: u64) -> Result<u64, Error> {
     let max_us = max_seconds.saturating_mul(1_000_000);
     Decimal::parse(text).and_then(|number| number.units(6, Rounding::Up, max_us)).ok_or(argument.error())
+}
+
+/// What follows [`MAXWAIT`], in microseconds.
+pub(crate) fn max_wait_us(args: &mut Args<'_>) -> Result<u64, Error> {
+    duration_us(args.value_of(MAXWAIT.name)?, MAXWAIT, MAX_MAXWAIT)
 }
 
 /// A moment in Unix seconds; in Unix microseconds, rounded up.

@@ -25,6 +25,10 @@ pub(crate) enum Error {
     Contradicts { option: &'static str, other: &'static str },
     /// An option at the end that wants a value.
     NeedsValue(&'static str),
+    /// A key that was named before.
+    SameKeyTwice,
+    /// A count of keys that is none.
+    KeyCount { most: usize },
     /// The server's text for a wrong number of arguments.
     WrongArity,
     /// The key holds something else.
@@ -71,6 +75,8 @@ impl fmt::Display for Error {
             Self::Twice(option) => write!(f, "syntax error: {option} is given twice"),
             Self::Contradicts { option, other } => write!(f, "syntax error: {option} contradicts {other}"),
             Self::NeedsValue(option) => write!(f, "syntax error: {option} needs a value"),
+            Self::SameKeyTwice => write!(f, "key must not be named twice"),
+            Self::KeyCount { most } => write!(f, "numkeys must be a whole number from 1 to {most}"),
             Self::WrongArity => write!(f, "wrong number of arguments"),
             Self::WrongType => write!(f, "WRONGTYPE Operation against a key holding the wrong kind of value"),
             Self::OutOfMemory => write!(f, "OOM command not allowed when used memory > 'maxmemory'."),

@@ -33,6 +33,20 @@ impl<'call> Place<'call> {
         Ok((Self { context, name, key, occupied: bucket.is_some() }, bucket))
     }
 
+    /// Whether a bucket can be stored here now; [`Place::save`] asks too, but a call
+    /// that stores several has to know before the first.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached.
+    pub(crate) fn check_room(&self) -> Result<(), Error> {
+        if self.occupied {
+            return Ok(());
+        }
+        let flags = self.context.flags();
+        let obeys = flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING);
+        if flags.contains(ContextFlags::OUT_OF_MEMORY) && !obeys { Err(Error::OutOfMemory) } else { Ok(()) }
+    }
+
     /// Stores `bucket` as it is after a change at `now_us`, and sends it out.
     ///
     /// # Errors
@@ -68,11 +82,7 @@ impl<'call> Place<'call> {
         if self.occupied {
             self.key.replace(bucket);
         } else {
-            let flags = self.context.flags();
-            let obeys = flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING);
-            if flags.contains(ContextFlags::OUT_OF_MEMORY) && !obeys {
-                return Err(Error::OutOfMemory);
-            }
+            self.check_room()?;
             self.key.create(bucket);
         }
         // Set on every grant it would cost a tenth of the throughput. It moves in

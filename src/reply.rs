@@ -3,10 +3,20 @@
 use crate::ffi::Context;
 use tokenbucket::{Decision, LimitedReading, Reading, Status, Tokens};
 
+/// The answer for one bucket of several.
+pub(crate) enum Member {
+    /// As if it were alone.
+    Decided(Decision),
+    /// It has the tokens, but another has not.
+    Ready(Decision),
+}
+
 /// What a command answers.
 pub(crate) enum Reply {
     /// allowed, remaining, wait, full, status.
     Decision(Decision),
+    /// The same for several buckets together, then for each.
+    Joint { together: Decision, each: Vec<Member> },
     /// A number.
     Integer(u64),
     /// A duration in microseconds, told in milliseconds.
@@ -26,6 +36,18 @@ impl Reply {
     pub(crate) fn write(&self, to: &Context) {
         match self {
             Self::Decision(decision) => write_decision(to, decision),
+            Self::Joint { together, each } => {
+                to.reply_array(6);
+                write_figures(to, together, word(together.status));
+                to.reply_array(u8::try_from(each.len()).unwrap_or(u8::MAX)); // at most 64
+                for member in each {
+                    to.reply_array(5);
+                    match member {
+                        Member::Decided(decision) => write_figures(to, decision, word(decision.status)),
+                        Member::Ready(decision) => write_figures(to, decision, "ready"),
+                    }
+                }
+            }
             Self::Integer(number) => to.reply_integer(integer(*number)),
             Self::Duration(us) => to.reply_integer(ms(*us)),
             Self::Synced { applied, remaining } => {
@@ -56,11 +78,16 @@ const fn word(status: Status) -> &'static str {
 #[inline]
 fn write_decision(to: &Context, decision: &Decision) {
     to.reply_array(5);
+    write_figures(to, decision, word(decision.status));
+}
+
+#[inline]
+fn write_figures(to: &Context, decision: &Decision, status: &str) {
     to.reply_integer(integer(decision.allowed));
     to.reply_integer(integer(decision.remaining));
     to.reply_integer(wait_ms(decision.wait_us));
     to.reply_integer(ms(decision.full_us));
-    to.reply_bulk(word(decision.status).as_bytes());
+    to.reply_bulk(status.as_bytes());
 }
 
 fn write_reading(to: &Context, reading: &Reading) {

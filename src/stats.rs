@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tokenbucket::{Decision, Mode, Status};
+use tokenbucket::{Decision, Limit, Mode, Status};
 
 /// One counter, since the module was loaded.
 pub(crate) struct Counter {
@@ -47,7 +47,7 @@ pub(crate) static SYNCS_IGNORED: Counter = Counter::new(c"syncs_ignored");
 /// TB.REFUND of a bucket that exists.
 pub(crate) static REFUNDS: Counter = Counter::new(c"refunds");
 /// Buckets that were given another limit.
-pub(crate) static LIMIT_CHANGES: Counter = Counter::new(c"limit_changes");
+static LIMIT_CHANGES: Counter = Counter::new(c"limit_changes");
 
 /// All of them, in the order of INFO.
 pub(crate) static COUNTERS: [&Counter; 13] = [
@@ -66,7 +66,15 @@ pub(crate) static COUNTERS: [&Counter; 13] = [
     &LIMIT_CHANGES,
 ];
 
-/// Counts an answer of TB.CONSUME.
+/// Counts a bucket that had a limit and has another now.
+#[inline]
+pub(crate) fn count_limit(before: Option<&Limit>, after: Option<&Limit>) {
+    if before.is_some() && before != after {
+        LIMIT_CHANGES.add_one();
+    }
+}
+
+/// Counts an answer of TB.CONSUME or TB.MCONSUME.
 #[inline]
 pub(crate) fn count(decision: &Decision, mode: Mode) {
     let counter = match decision.status {

@@ -1,8 +1,8 @@
 //! TB.CONSUME key capacity rate [tokens] [PER seconds] [UPTO | FORCE | MAXWAIT seconds]
 
 use super::Call;
-use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
-use crate::args::{self, FROM_0};
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
+use crate::args;
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -14,6 +14,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.CONSUME",
     summary: "Takes tokens from a bucket, or says how long to wait for them.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
     arity: -4,
@@ -46,10 +47,6 @@ pub(super) const COMMAND: Command = Command {
     run,
 };
 
-const TOKENS: args::Argument = args::Argument { name: "tokens", must_be: FROM_0 };
-const MAXWAIT: args::Argument = args::Argument { name: "MAXWAIT", must_be: "a number of seconds from 0 to 31622400" };
-const MAX_MAXWAIT: u64 = 31_622_400;
-
 bitflags::bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Options: u8 {
@@ -79,7 +76,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = args.key()?;
     let (capacity, rate) = args::capacity_and_rate(args)?;
     let tokens = args.next_if(|word| Options::named(word).is_none());
-    let tokens = tokens.map_or(Some(Decimal::ONE), Decimal::parse).ok_or(TOKENS.error())?;
+    let tokens = tokens.map_or(Some(Decimal::ONE), Decimal::parse).ok_or(args::TOKENS.error())?;
     let (mut period, mut mode, mut seen) = (Decimal::ONE, (Mode::Exactly, ""), Options::empty());
     while let Some(word) = args.next() {
         let (option, name) = Options::named(word).ok_or_else(|| Error::unknown_option(word))?;
@@ -95,15 +92,15 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
             Options::UPTO => mode = (Mode::UpTo, name),
             Options::FORCE => mode = (Mode::Force, name),
             _ => {
-                let max_wait_us = args::duration_us(args.value_of(name)?, MAXWAIT, MAX_MAXWAIT)?;
+                let max_wait_us = args::max_wait_us(args)?;
                 mode = (Mode::Reserve { max_wait_us }, name);
             }
         }
     }
     let mode = mode.0;
     let tokens = match mode {
-        Mode::UpTo => args::tokens_of(tokens, TOKENS, Rounding::Down, Tokens::ONE).map_err(|_| Error::UpToNothing)?,
-        _ => args::tokens_of(tokens, TOKENS, Rounding::Up, Tokens::ZERO)?,
+        Mode::UpTo => args::tokens_of(tokens, args::TOKENS, Rounding::Down, Tokens::ONE).map_err(|_| Error::UpToNothing)?,
+        _ => args::tokens_of(tokens, args::TOKENS, Rounding::Up, Tokens::ZERO)?,
     };
     let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
 
@@ -115,9 +112,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         bucket.consume(&request, now_us).map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
-        if limit_before.is_some() && limit_before.as_ref() != bucket.limit() {
-            stats::LIMIT_CHANGES.add_one();
-        }
+        stats::count_limit(limit_before.as_ref(), bucket.limit());
     }
     stats::count(&decision, mode);
     Ok(Reply::Decision(decision))

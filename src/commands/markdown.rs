@@ -53,20 +53,27 @@ fn write(text: &mut String, command: &Command) -> std::fmt::Result {
 }
 
 fn describe(text: &mut String, argument: &Argument, indent: &str) -> std::fmt::Result {
-    if let Kind::OneOf(choices) = argument.kind {
-        writeln!(text, "{indent}- one of, {}:", argument.summary)?;
-        return choices.iter().try_for_each(|choice| describe(text, choice, &format!("{indent}  ")));
+    let parts = match argument.kind {
+        Kind::OneOf(choices) => Some(("one of", choices)),
+        Kind::Block(parts) => Some(("together", parts)),
+        _ => None,
+    };
+    if let Some((relation, parts)) = parts {
+        writeln!(text, "{indent}- {relation}, {}:", argument.summary)?;
+        return parts.iter().try_for_each(|choice| describe(text, choice, &format!("{indent}  ")));
     }
     writeln!(text, "{indent}- `{}`: {}.", bare_syntax(argument), argument.summary)
 }
 
 fn syntax(argument: &Argument) -> String {
     let inner = bare_syntax(argument);
+    let inner = if argument.repeats { format!("{inner} [{inner} ...]") } else { inner };
     if argument.optional { format!("[{inner}]") } else { inner }
 }
 
 fn bare_syntax(argument: &Argument) -> String {
     match (argument.kind, argument.token) {
+        (Kind::Block(parts), _) => parts.iter().map(syntax).collect::<Vec<_>>().join(" "),
         (Kind::OneOf(choices), _) => choices.iter().map(syntax).collect::<Vec<_>>().join(" | "),
         (Kind::Flag, Some(token)) => token.to_owned(),
         (_, Some(token)) => format!("{token} {}", argument.name),
@@ -87,9 +94,13 @@ fn docs_commands_md_is_what_the_table_says() {
 #[test]
 fn the_arity_of_every_command_is_that_of_its_arguments() {
     for command in &COMMANDS {
-        let required = command.arguments.iter().filter(|argument| !argument.optional).count();
-        let words = i32::try_from(required + 1).unwrap();
-        let fixed = command.arguments.iter().all(|argument| !argument.optional && !matches!(argument.kind, Kind::OneOf(_)));
+        let required = command.arguments.iter().filter(|argument| !argument.optional);
+        let words = required.map(|argument| if let Kind::Block(parts) = argument.kind { parts.len() } else { 1 }).sum::<usize>();
+        let words = i32::try_from(words + 1).unwrap();
+        let fixed = command
+            .arguments
+            .iter()
+            .all(|argument| !argument.optional && !argument.repeats && !matches!(argument.kind, Kind::OneOf(_)));
         assert_eq!(command.arity, if fixed { words } else { -words }, "{}", command.name);
     }
 }

@@ -4,6 +4,7 @@
 mod consume;
 #[cfg(test)]
 mod markdown;
+mod mconsume;
 mod peek;
 mod penalise;
 mod refund;
@@ -18,8 +19,8 @@ use crate::reply::Reply;
 use spec::Command;
 
 /// All commands.
-pub(crate) const COMMANDS: [Command; 6] =
-    [consume::COMMAND, penalise::COMMAND, sync::COMMAND, refund::COMMAND, peek::COMMAND, state::COMMAND];
+pub(crate) const COMMANDS: [Command; 7] =
+    [consume::COMMAND, mconsume::COMMAND, penalise::COMMAND, sync::COMMAND, refund::COMMAND, peek::COMMAND, state::COMMAND];
 
 /// One call of a command.
 pub(crate) struct Call<'call> {

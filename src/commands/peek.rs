@@ -1,7 +1,7 @@
 //! TB.PEEK key
 
 use super::Call;
-use super::spec::{Audience, Command, KEY, KeyAccess};
+use super::spec::{Audience, Command, KEY, KeyAccess, Keys};
 use crate::clock;
 use crate::error::Error;
 use crate::ffi::Access;
@@ -12,6 +12,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.PEEK",
     summary: "Shows all that is known of a bucket.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Read,
     audience: Audience::Clients,
     arity: 2,

@@ -1,7 +1,7 @@
 //! TB.PENALISE key seconds | TB.PENALISE key UNTIL unix-time
 
 use super::Call;
-use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args::{self, MAX_SECONDS};
 use crate::error::Error;
 use crate::ffi::Access;
@@ -14,6 +14,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.PENALISE",
     summary: "Freezes a bucket, because the vendor said 429: nothing is granted until then, and no burst after.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
     arity: -3,

@@ -1,8 +1,8 @@
 //! TB.REFUND key tokens
 
 use super::Call;
-use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
-use crate::args::{self, FROM_0};
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
+use crate::args;
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -14,6 +14,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.REFUND",
     summary: "Gives back tokens of a call that was not made, or the unused part of an estimate.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
     arity: 3,
@@ -22,11 +23,9 @@ pub(super) const COMMAND: Command = Command {
     run,
 };
 
-const TOKENS: args::Argument = args::Argument { name: "tokens", must_be: FROM_0 };
-
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = call.args.key()?;
-    let tokens = args::tokens(call.args.required()?, TOKENS, Rounding::Up, Tokens::ZERO)?;
+    let tokens = args::tokens(call.args.required()?, args::TOKENS, Rounding::Up, Tokens::ZERO)?;
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
     let Some(mut bucket) = found else { return Ok(Reply::Null) };

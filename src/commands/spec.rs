@@ -10,7 +10,9 @@ pub(crate) struct Command {
     pub(crate) summary: &'static str,
     /// The version of the module that brought it.
     pub(crate) since: &'static str,
-    /// What it does to its key.
+    /// Where its keys are.
+    pub(crate) keys: Keys,
+    /// What it does to them.
     pub(crate) access: KeyAccess,
     /// Who it is for.
     pub(crate) audience: Audience,
@@ -25,7 +27,16 @@ pub(crate) struct Command {
     pub(crate) run: Run,
 }
 
-/// What a command does to its key.
+/// Where the keys of a command are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// There is one, the first argument.
+    First,
+    /// The first argument says how many follow it.
+    Counted,
+}
+
+/// What a command does to its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyAccess {
     /// Only reads it.
@@ -52,6 +63,8 @@ pub(crate) struct Argument {
     /// The word before it.
     pub(crate) token: Option<&'static str>,
     pub(crate) optional: bool,
+    /// Whether it may come again.
+    pub(crate) repeats: bool,
     /// One phrase: meaning, unit, range, default.
     pub(crate) summary: &'static str,
 }
@@ -65,19 +78,27 @@ pub(crate) enum Kind {
     Blob,
     /// No value: the token is all of it.
     Flag,
+    Integer,
     /// One of these.
     OneOf(&'static [Argument]),
+    /// All of these, in order.
+    Block(&'static [Argument]),
 }
 
 impl Argument {
     /// One that has to be there.
     pub(crate) const fn required(name: &'static str, kind: Kind, summary: &'static str) -> Self {
-        Self { name, kind, token: None, optional: false, summary }
+        Self { name, kind, token: None, optional: false, repeats: false, summary }
     }
 
     /// One that may be left out.
     pub(crate) const fn optional(self) -> Self {
         Self { optional: true, ..self }
+    }
+
+    /// One that may come again.
+    pub(crate) const fn repeated(self) -> Self {
+        Self { repeats: true, ..self }
     }
 
     /// One with a word before it.

@@ -1,7 +1,7 @@
 //! TB.STATE key blob
 
 use super::Call;
-use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::clock;
 use crate::error::Error;
 use crate::ffi::Access;
@@ -13,6 +13,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.STATE",
     summary: "Makes a bucket what it is on another server. For replication and the AOF only.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Overwrite,
     audience: Audience::Servers,
     arity: 3,

@@ -1,7 +1,7 @@
 //! TB.SYNC key remaining [LIMIT n] [RESET seconds | RESETAT unix-time] [TOLERANCE n]
 
 use super::Call;
-use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Kind};
+use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args::{self, FROM_0, MAX_SECONDS};
 use crate::error::Error;
 use crate::ffi::Access;
@@ -14,6 +14,7 @@ pub(super) const COMMAND: Command = Command {
     name: "TB.SYNC",
     summary: "Lowers a bucket to what the vendor's response headers say is left.",
     since: "0.1.0",
+    keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
     arity: -3,

@@ -12,7 +12,7 @@ use super::border::{ENTRIES, guard};
 use super::context::{c_string, log_warning, succeeded};
 use super::value;
 use crate::commands::COMMANDS;
-use crate::commands::spec::{Argument, Audience, Command, KeyAccess, Kind};
+use crate::commands::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
 use crate::stats::COUNTERS;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +35,8 @@ pub(super) unsafe fn commands(ctx: *mut raw::RedisModuleCtx) -> Result<(), Strin
             let name = c_string(command.name);
             let flags = c_string(command.flags());
             // Without deny-oom: a bucket that exists goes on limiting when memory is full.
-            if !succeeded(api!(RedisModule_CreateCommand(ctx, name.as_ptr(), Some(entry), flags.as_ptr(), 1, 1, 1))) {
+            let (first, last, step) = if command.keys == Keys::First { (1, 1, 1) } else { (0, 0, 0) };
+            if !succeeded(api!(RedisModule_CreateCommand(ctx, name.as_ptr(), Some(entry), flags.as_ptr(), first, last, step))) {
                 return Err(refused("the name"));
             }
             let handle = api!(RedisModule_GetCommand(ctx, name.as_ptr()));
@@ -87,6 +88,7 @@ struct Info {
     summary: CString,
     since: CString,
     arity: c_int,
+    keys: Keys,
     key_flags: u64,
     arguments: Arguments,
 }
@@ -97,6 +99,7 @@ impl Info {
             summary: c_string(command.summary),
             since: c_string(command.since),
             arity: command.arity,
+            keys: command.keys,
             key_flags: u64::from(command.key_flags()),
             arguments: Arguments::of(command.arguments),
         }
@@ -117,8 +120,17 @@ impl Info {
         first_key.flags = self.key_flags;
         first_key.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
         first_key.bs.index.pos = 1;
-        first_key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-        first_key.fk.range.keystep = 1;
+        match self.keys {
+            Keys::First => {
+                first_key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
+                first_key.fk.range.keystep = 1;
+            }
+            Keys::Counted => {
+                first_key.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM;
+                first_key.fk.keynum =
+                    raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 { keynumidx: 0, firstkey: 1, keystep: 1 };
+            }
+        }
         let mut keys: [raw::RedisModuleCommandKeySpec; 2] = [first_key, no_more];
         let info = raw::RedisModuleCommandInfo {
             version: &raw const version,
@@ -155,10 +167,10 @@ impl Arguments {
                 pointer
             };
             let subargs = match argument.kind {
-                Kind::OneOf(choices) => {
-                    let mut choices = Self::of(choices);
-                    let list = choices.as_mut_ptr();
-                    nested.push(choices);
+                Kind::OneOf(parts) | Kind::Block(parts) => {
+                    let mut parts = Self::of(parts);
+                    let list = parts.as_mut_ptr();
+                    nested.push(parts);
                     list
                 }
                 _ => null_mut(),
@@ -170,8 +182,7 @@ impl Arguments {
                 token: argument.token.map_or(null(), &mut text),
                 summary: text(argument.summary),
                 since: null(),
-                flags: (if argument.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { raw::REDISMODULE_CMD_ARG_NONE })
-                    .cast_signed(),
+                flags: flags_of(argument).cast_signed(),
                 deprecated_since: null(),
                 subargs,
                 display_text: null(),
@@ -187,6 +198,12 @@ impl Arguments {
     }
 }
 
+const fn flags_of(argument: &Argument) -> u32 {
+    let optional = if argument.optional { raw::REDISMODULE_CMD_ARG_OPTIONAL } else { 0 };
+    let repeats = if argument.repeats { raw::REDISMODULE_CMD_ARG_MULTIPLE } else { 0 };
+    optional | repeats
+}
+
 const fn type_of(kind: Kind) -> c_uint {
     match kind {
         Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
@@ -194,7 +211,9 @@ const fn type_of(kind: Kind) -> c_uint {
         Kind::UnixTime => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_UNIX_TIME,
         Kind::Blob => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
         Kind::Flag => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+        Kind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
         Kind::OneOf(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+        Kind::Block(_) => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
     }
 }
 

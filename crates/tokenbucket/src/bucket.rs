@@ -223,6 +223,17 @@ impl Bucket {
         Ok((decision, effect))
     }
 
+    /// Settles the level so far under the limit that is remembered and takes up
+    /// another, as a call that is denied for now does.
+    pub fn change_limit(&mut self, limit: &Limit, now_us: i64) -> Effect {
+        let (bucket, known) = self.adopt(limit, now_us);
+        if known {
+            return Effect::Unchanged;
+        }
+        *self = Self::Limited(bucket);
+        Effect::Changed
+    }
+
     /// The vendor said 429: nothing before `end_us`, and from 0 then. Returns the
     /// microseconds until the level is 0 again, rounded up.
     pub fn penalise(&mut self, end_us: i64, now_us: i64) -> (u64, Effect) {
