@@ -22,7 +22,9 @@ pub(crate) struct Argument {
 
 const CAPACITY: Argument = Argument { name: "capacity", must_be: "a number from 0.000001 to 1000000000000" };
 const RATE: Argument = Argument { name: "rate", must_be: "a number above 0, at most 1000000000000" };
-const PER: Argument = Argument { name: "PER", must_be: "a number of seconds from 0.001 to 31622400" };
+/// The period of a rate as an option, and as a number among others.
+pub(crate) const PER: Argument = Argument { name: "PER", must_be: "a number of seconds from 0.001 to 31622400" };
+pub(crate) const PERIOD: Argument = Argument { name: "per", ..PER };
 
 /// How many tokens.
 pub(crate) const TOKENS: Argument = Argument { name: "tokens", must_be: FROM_0 };
@@ -135,11 +137,11 @@ pub(crate) fn capacity_and_rate(args: &mut Args<'_>) -> Result<(Tokens, Decimal)
 }
 
 /// The period of a rate.
-pub(crate) fn period(text: &[u8]) -> Result<Decimal, Error> {
-    let period = Decimal::parse(text).ok_or(PER.error())?;
+pub(crate) fn period(text: &[u8], argument: Argument) -> Result<Decimal, Error> {
+    let period = Decimal::parse(text).ok_or(argument.error())?;
     match period.units(3, Rounding::Down, MAX_PER_MS) {
         Some(1..) => Ok(period),
-        _ => Err(PER.error()),
+        _ => Err(argument.error()),
     }
 }
 

@@ -24,6 +24,7 @@ mod consume;
 mod documents;
 mod footprint;
 mod hostile;
+mod mconsume;
 mod peek;
 mod penalise;
 mod persistence;

@@ -9,7 +9,7 @@ use crate::assert_left_of;
 use crate::connection::{Connection, array, consumed, error_text, field, int, pairs, text};
 use crate::server::{Server, wait_until};
 
-const COMMANDS: [&str; 6] = ["TB.CONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK", "TB.STATE"];
+const COMMANDS: [&str; 7] = ["TB.CONSUME", "TB.MCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK", "TB.STATE"];
 
 /// A call of each command on `k` that has something to write if it writes.
 const CALLS: [&str; 6] = [

@@ -88,7 +88,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         }
         seen |= option;
         match option {
-            Options::PER => period = args::period(args.value_of(name)?)?,
+            Options::PER => period = args::period(args.value_of(name)?, args::PER)?,
             Options::UPTO => mode = (Mode::UpTo, name),
             Options::FORCE => mode = (Mode::Force, name),
             _ => {

@@ -118,7 +118,7 @@ fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume
     for _ in 0..count {
         let (capacity, rate) = args::capacity_and_rate(args)?;
         let tokens = args::tokens(args.required()?, args::TOKENS, Rounding::Up, Tokens::ZERO)?;
-        let period = args::period(args.required()?)?;
+        let period = args::period(args.required()?, args::PERIOD)?;
         requests.push(Consume { limit: args::limit(capacity, rate, period)?, tokens, mode: Mode::Exactly });
     }
     let mut max_wait_us = None;
