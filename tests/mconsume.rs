@@ -66,17 +66,17 @@ fn the_longest_wait_decides_and_never_beats_the_rest() {
     let server = Server::start();
     let mut c = server.connect();
     c.take("short 5 1e-8 5");
-    c.take("long 5 1e-9 5");
+    c.take("long 2 1e-9 2");
     c.penalise("frozen 600");
     c.sync("window 0 RESET 60");
-    let joint = ask(&mut c, "3 short long ready 5 1e-8 1 1 5 1e-9 1 1 5 1 1 1");
+    let joint = ask(&mut c, "3 short long ready 5 1e-8 1 1 2 1e-9 1 1 5 1 1 1");
     assert_eq!(joint.verdict(), (0, "empty", vec!["empty", "empty", "ready"]));
     assert_left_of(10 * TOKEN_MS, joint.together.wait_ms);
-    assert_left_of(50 * TOKEN_MS, joint.together.full_ms);
+    assert_left_of(20 * TOKEN_MS, joint.together.full_ms);
     let joint = ask(&mut c, "2 frozen window 5 1 1 1 5 1 1 1");
     assert_eq!(joint.verdict(), (0, "frozen", vec!["frozen", "window"]));
     assert_left_of(601_000, joint.together.wait_ms);
-    let joint = ask(&mut c, "3 short never long 5 1e-8 1 1 5 1 6 1 5 1e-9 1 1");
+    let joint = ask(&mut c, "3 short never long 5 1e-8 1 1 5 1 6 1 2 1e-9 1 1");
     assert_eq!(joint.verdict(), (0, "never", vec!["empty", "never", "empty"]));
     assert_eq!(joint.together.wait_ms, -1);
 }

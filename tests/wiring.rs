@@ -87,7 +87,8 @@ fn the_flags_say_what_a_command_does() {
         assert!(!has("denyoom"), "{name}: {flags:?}");
         // What no application has a use for may call itself administrative.
         assert!(!has("admin") || name == "TB.STATE", "{name}: {flags:?}");
-        for never in ["noscript", "blocking", "movablekeys", "no_multi"] {
+        assert_eq!(has("movablekeys"), name == "TB.MCONSUME", "{name}: {flags:?}");
+        for never in ["noscript", "blocking", "no_multi"] {
             assert!(!has(never), "{name}: {flags:?}");
         }
     }
