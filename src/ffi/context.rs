@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_char, c_int, c_long};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use redis_module::raw;
 
@@ -120,14 +121,27 @@ impl Context {
     }
 }
 
+/// The context of lines in the log that no call is at hand for; null until the
+/// module is loaded, which the log takes too but then knows no name.
+static LOG: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+/// Lets lines in the log bear the module's name.
+///
+/// # Safety
+/// `ctx` is the context of the module's load.
+pub(super) unsafe fn name_log(ctx: *mut raw::RedisModuleCtx) {
+    // SAFETY: the caller's promise. The new context lives as long as the server.
+    LOG.store(unsafe { api!(RedisModule_GetDetachedThreadSafeContext(ctx)) }, Relaxed);
+}
+
 /// A line in the server's log, at level warning.
 pub(crate) fn log_warning(text: &str) {
     let text = c_string(text);
-    // SAFETY: the log takes a null context (unit tests have no log at all). The
-    // text is an argument, never the format: a `%n` in it would be a write.
+    // SAFETY: see [`LOG`] (unit tests have no log at all). The text is an argument,
+    // never the format: a `%n` in it would be a write.
     unsafe {
         if let Some(log) = raw::RedisModule_Log {
-            log(null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
+            log(LOG.load(Relaxed), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
         }
     }
 }

@@ -9,7 +9,7 @@ use redis_module::raw;
 
 use super::border::{guard, log_panics};
 use super::constants::{API_VERSION, ERR, OK};
-use super::context::{Context, ContextFlags, log_warning, succeeded};
+use super::context::{Context, ContextFlags, log_warning, name_log, succeeded};
 use super::words::{Word, Words};
 use super::{api, datatype, register};
 use crate::config::{SETTINGS, Setting};
@@ -67,6 +67,7 @@ unsafe fn load(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleSt
         settings(ctx, argv, argc)?;
         register::info(ctx);
         events(ctx);
+        name_log(ctx);
         warn_of_eviction(&Context::new(ctx));
     }
     Ok(())
