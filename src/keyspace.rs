@@ -55,9 +55,9 @@ impl<'call> Place<'call> {
     #[inline]
     pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
         let expire_at_ms = bucket.expire_at_ms(phase(self.name));
+        let message = state::encode_message(&Message { clock_us: now_us, expire_at_ms, bucket: *bucket });
         self.store(bucket, expire_at_ms)?;
-        let message = Message { clock_us: now_us, expire_at_ms, bucket: *bucket };
-        self.context.replicate(EFFECT, self.name, state::encode_message(&message).as_bytes());
+        self.context.replicate(EFFECT, self.name, message.as_bytes());
         Ok(())
     }
 
@@ -67,14 +67,20 @@ impl<'call> Place<'call> {
     /// # Errors
     /// As [`Place::save`].
     pub(crate) fn apply(&self, message: &Message) -> Result<(), Error> {
-        self.store(&message.bucket, message.expire_at_ms)?;
+        let Message { bucket, expire_at_ms, .. } = message;
+        // Only a forger's is not one that the sender could have set.
+        let fits = bucket.may_expire_at(*expire_at_ms);
+        self.store(bucket, if fits { *expire_at_ms } else { bucket.expire_at_ms(phase(self.name)) })?;
         self.context.replicate_verbatim();
         Ok(())
     }
 
-    /// A keyspace event of a change.
-    pub(crate) fn notify(&self, event: &CStr) {
-        self.context.notify(event, self.name);
+    /// A keyspace event of a change. Closes the key first: other modules hear of it
+    /// at once, and may do to the key what they like.
+    pub(crate) fn announce(self, event: &CStr) {
+        let Self { context, name, key, .. } = self;
+        drop(key);
+        context.notify(event, name);
     }
 
     #[inline]

@@ -20,10 +20,10 @@ use tokenbucket::packed::MAX_SHARED;
 const WORTH_A_PLACE: u32 = 8;
 
 /// How many limits are counted that have no place yet.
-const CANDIDATES: usize = 1024;
+const CANDIDATES: usize = 4096;
 
-/// Unused places are looked for when there are twice as many places as there were
-/// in use the last time, but not below this.
+/// Unused places are looked for when there are twice as many places, or wishes for
+/// one, as there were in use the last time, but not below this.
 const FIRST_SWEEP: usize = 1024;
 
 /// The buckets at each place. Pages of it that are not used take no memory.
@@ -42,6 +42,8 @@ struct Shared {
     /// By a part of its hash, the limit that was last seen and how often.
     candidates: Vec<Candidate>,
     hasher: RandomState,
+    /// Wishes that were refused since the last sweep, all places being used.
+    refused: usize,
     next_sweep: usize,
 }
 
@@ -96,6 +98,7 @@ impl Shared {
             vacant: Vec::new(),
             candidates: vec![Candidate::NONE; CANDIDATES],
             hasher: RandomState::new(),
+            refused: 0,
             next_sweep: FIRST_SWEEP,
         }
     }
@@ -130,15 +133,18 @@ impl Shared {
 
     /// A place that nobody uses.
     fn vacate(&mut self) -> Option<u32> {
-        if self.index.len() >= self.next_sweep {
+        if self.index.len() + self.refused >= self.next_sweep {
             self.sweep();
         }
         if let Some(index) = self.vacant.pop() {
             return Some(index);
         }
-        let index = u32::try_from(self.places.len()).ok().filter(|index| *index < MAX_SHARED)?;
-        self.places.push(Limit::LEAST);
-        Some(index)
+        let index = u32::try_from(self.places.len()).ok().filter(|index| *index < MAX_SHARED);
+        match index {
+            Some(_) => self.places.push(Limit::LEAST),
+            None => self.refused += 1,
+        }
+        index
     }
 
     /// Takes back the places that no bucket uses. One whose count is 0 stays so
@@ -152,6 +158,7 @@ impl Shared {
             }
             used
         });
+        self.refused = 0;
         self.next_sweep = (self.index.len() * 2).max(FIRST_SWEEP);
     }
 }

@@ -482,7 +482,9 @@ fn a_refused_blob_leaves_the_bucket_and_the_clock_alone() {
 fn a_state_is_refused_where_something_else_is_and_where_there_is_no_memory() {
     let server = Server::start();
     let mut c = server.connect();
-    let blob = Blob::new(c.time_us(), 1_000_000).bucket(10, 1, 100, 0);
+    c.take("other 10 0.01 10");
+    // From a clock that is ahead: the refusal comes before it is followed.
+    let blob = Blob::new(c.time_us() + 20 * 3_600_000_000, 1_000_000).bucket(10, 1, 100, 0);
     let state = |c: &mut Connection, key: &str| c.ask_bytes(&[&b"TB.STATE"[..], key.as_bytes(), blob.bytes()]);
     c.ok("SET text x");
     let refused = error_text(&state(&mut c, "text")).unwrap();
@@ -493,7 +495,9 @@ fn a_state_is_refused_where_something_else_is_and_where_there_is_no_memory() {
     let refused = error_text(&state(&mut c, "new")).unwrap();
     assert_eq!(refused, "OOM command not allowed when used memory > 'maxmemory'.");
     assert_eq!(c.int("EXISTS new"), 0);
+    assert_eq!(c.consume("other 10 0.01").status, "empty");
     assert_eq!(state(&mut c, "k"), Value::Okay);
+    assert_eq!(c.consume("other 10 0.01").status, "granted");
     assert_eq!(c.peek("k").limit(), ("10", "1", "100"));
 }
 

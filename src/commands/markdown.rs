@@ -13,11 +13,17 @@ const HEAD: &str = "\
 
 What holds for all of them:
 
-- Amounts of tokens are decimals, kept to a millionth. Durations are seconds,
-  decimals allowed; moments are Unix time in seconds.
+- Amounts of tokens are decimals, kept to a millionth: `tokens` is rounded up, all else
+  down, and what was not written as 0 and would become 0 is an error. Rates and periods
+  are exact to twelve digits. Durations are seconds, decimals allowed, rounded up to a
+  microsecond; moments are Unix time in seconds.
+- Pass numbers from Lua as strings: Redis prints a Lua number with 17 digits, so `0.3`
+  arrives as 0.29999999999999999 and is a millionth less as a capacity.
 - A number is digits, optionally with a dot and an exponent (`10`, `0.5`,
   `1e-7`), at most 64 bytes. Anything else, or out of range, is an error that names
-  the argument and its range. An error changes nothing.
+  the argument and its range. An error changes nothing. Besides, what Redis answers to
+  any write: `WRONGTYPE`, `OOM` (only where the bucket is new), `READONLY`, `NOREPLICAS`,
+  `MISCONF`, `MOVED`, `CROSSSLOT`.
 - In replies every duration is in whole **milliseconds**, rounded up, and every
   token count is whole, rounded down. The exact values are in `TB.PEEK`.
 - A bucket that does not exist is a full one. A bucket is a key of type

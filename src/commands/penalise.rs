@@ -3,6 +3,7 @@
 use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args::{self, MAX_SECONDS};
+use crate::clock::When;
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -37,20 +38,14 @@ pub(super) const COMMAND: Command = Command {
 const SECONDS: args::Argument = args::Argument { name: "seconds", must_be: "a number of seconds from 0 to 100000000000" };
 const UNTIL: args::Argument = args::Argument { name: "UNTIL", must_be: "a unix time in seconds from 0 to 100000000000" };
 
-/// The end of a freeze as the caller gave it.
-enum End {
-    In { us: u64 },
-    At { wall_us: i64 },
-}
-
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let args = &mut call.args;
     let key = args.key()?;
     let word = args.required()?;
     let end = if word.eq_ignore_ascii_case(UNTIL.name.as_bytes()) {
-        End::At { wall_us: args::moment_us(args.value_of(UNTIL.name)?, UNTIL)? }
+        When::At { wall_us: args::moment_us(args.value_of(UNTIL.name)?, UNTIL)? }
     } else {
-        End::In { us: args::duration_us(word, SECONDS, MAX_SECONDS)? }
+        When::In { us: args::duration_us(word, SECONDS, MAX_SECONDS)? }
     };
     if let Some(word) = args.next() {
         return Err(Error::unknown_option(word));
@@ -58,16 +53,13 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
-    let asked_us = match end {
-        End::In { us } => now_us.saturating_add_unsigned(us),
-        End::At { wall_us } => clock::from_wall(wall_us, now_us).unwrap_or(now_us),
-    };
+    let asked_us = end.on_clock_us();
     let end_us = asked_us.min(now_us.saturating_add_unsigned(config::MAX_PENALTY.us()));
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let (zero_us, effect) = bucket.penalise(end_us, now_us);
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
-        place.notify(c"tb.penalise");
+        place.announce(c"tb.penalise");
     }
     stats::PENALTIES.add_one();
     if end_us < asked_us {

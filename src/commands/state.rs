@@ -25,21 +25,18 @@ pub(super) const COMMAND: Command = Command {
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = call.args.key()?;
     let blob = call.args.required()?;
-    // Whole and sound before the clock hears of it.
-    state::decode_message(blob, |_| 0).map_err(error)?;
-    let mut shift_us = 0;
-    let message = state::decode_message(blob, |sender_us| {
-        shift_us = clock::receive(sender_us);
-        shift_us
-    });
-    let message = message.map_err(error)?;
+    let sent = state::decode_message(blob, |_| 0).map_err(error)?;
     let (place, _) = Place::open(call.context, key, Access::Write)?;
+    place.check_room()?;
+    // Nothing can fail from here on: not before that may the clock hear of it.
+    let shift_us = clock::receive(sent.clock_us);
     if shift_us == 0 {
-        place.apply(&message)?;
+        place.apply(&sent)?;
     } else {
-        // It is another bucket now, and its expiry with it: who listens here is to
-        // have this one, not to shift the sender's again.
-        place.save(&message.bucket, clock::now_us())?;
+        // It is another bucket now, and its expiry with it: an AOF is to have this one,
+        // not to shift the sender's again when it is loaded.
+        let shifted = state::decode_message(blob, |_| shift_us).map_err(error)?;
+        place.save(&shifted.bucket, clock::now_us())?;
     }
     Ok(Reply::Ok)
 }

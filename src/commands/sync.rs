@@ -3,6 +3,7 @@
 use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args::{self, FROM_0, MAX_SECONDS};
+use crate::clock::When;
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -51,12 +52,6 @@ const RESET: args::Argument = args::Argument { name: "RESET", must_be: "a number
 const RESETAT: args::Argument = args::Argument { name: "RESETAT", must_be: "a unix time in seconds from 0 to 100000000000" };
 const TOLERANCE: args::Argument = args::Argument { name: "TOLERANCE", must_be: FROM_0 };
 
-/// A reset as the caller gave it.
-enum Reset {
-    In { us: u64 },
-    At { wall_us: i64 },
-}
-
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let args = &mut call.args;
     let key = args.key()?;
@@ -70,18 +65,20 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         } else if is(TOLERANCE) {
             once(tolerance.is_none(), TOLERANCE)?;
             tolerance = Some(args::tokens(args.value_of(TOLERANCE.name)?, TOLERANCE, Rounding::Down, Tokens::ZERO)?);
-        } else if is(RESET) {
+        } else if is(RESET) || is(RESETAT) {
+            let option = if is(RESET) { RESET } else { RESETAT };
             match reset {
-                Some(Reset::In { .. }) => return Err(Error::Twice(RESET.name)),
-                Some(Reset::At { .. }) => return Err(Error::Contradicts { option: RESET.name, other: RESETAT.name }),
-                None => reset = Some(Reset::In { us: args::duration_us(args.value_of(RESET.name)?, RESET, MAX_SECONDS)? }),
+                None => {}
+                Some((given, _)) if given == option.name => return Err(Error::Twice(given)),
+                Some((given, _)) => return Err(Error::Contradicts { option: option.name, other: given }),
             }
-        } else if is(RESETAT) {
-            match reset {
-                Some(Reset::At { .. }) => return Err(Error::Twice(RESETAT.name)),
-                Some(Reset::In { .. }) => return Err(Error::Contradicts { option: RESETAT.name, other: RESET.name }),
-                None => reset = Some(Reset::At { wall_us: args::moment_us(args.value_of(RESETAT.name)?, RESETAT)? }),
-            }
+            let value = args.value_of(option.name)?;
+            let when = if is(RESET) {
+                When::In { us: args::duration_us(value, RESET, MAX_SECONDS)? }
+            } else {
+                When::At { wall_us: args::moment_us(value, RESETAT)? }
+            };
+            reset = Some((option.name, when));
         } else {
             return Err(Error::unknown_option(word));
         }
@@ -89,14 +86,10 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
-    let reset_us = reset.map(|reset| match reset {
-        Reset::In { us } => now_us.saturating_add_unsigned(us),
-        Reset::At { wall_us } => clock::from_wall(wall_us, now_us).unwrap_or(now_us),
-    });
     let latest_us = now_us.saturating_add_unsigned(config::MAX_WINDOW.us());
     let said = Sync {
         remaining,
-        reset_us: reset_us.map(|reset_us| reset_us.min(latest_us)),
+        reset_us: reset.map(|(_, when)| when.on_clock_us().min(latest_us)),
         limit: limit.map(|tokens| (tokens, config::VENDOR_LIMIT_TTL.us())),
         tolerance: tolerance.unwrap_or(Tokens::ZERO),
     };
@@ -104,7 +97,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let synced = bucket.sync(&said, now_us);
     if synced.effect == Effect::Changed {
         place.save(&bucket, now_us)?;
-        place.notify(c"tb.sync");
+        place.announce(c"tb.sync");
     }
     let counter = if synced.applied { &stats::SYNCS_APPLIED } else { &stats::SYNCS_IGNORED };
     counter.add_one();

@@ -44,11 +44,11 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     // The reply is written after the closure has returned: a panic half-way
     // through one would leave the client waiting for the rest.
     let outcome = guard(|| (command.run)(&mut Call { context: &context, args: Args::new(words) }));
-    match outcome.unwrap_or(Err(Error::Internal)) {
+    guard(|| match outcome.unwrap_or(Err(Error::Internal)) {
         Ok(reply) => reply.write(&context),
         Err(Error::WrongArity) => context.reply_wrong_arity(),
         Err(error) => context.reply_error(&error.to_string()),
-    }
+    });
     OK
 }
 

@@ -15,7 +15,7 @@ bitflags::bitflags! {
     /// What the server says of itself and of the client, as far as it is used here.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct ContextFlags: u32 {
-        /// `maxmemory` is reached and nothing can be evicted.
+        /// More than `maxmemory` is used.
         const OUT_OF_MEMORY = raw::REDISMODULE_CTX_FLAGS_OOM;
         /// `maxmemory` is set, with a policy that evicts keys.
         const EVICTS = raw::REDISMODULE_CTX_FLAGS_EVICT;

@@ -157,12 +157,7 @@ unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, _value: *con
 unsafe extern "C" fn mem_usage(value: *const c_void) -> usize {
     guard(|| {
         // SAFETY: the server passes a value of this type, which its allocator made.
-        unsafe {
-            match raw::RedisModule_MallocSize {
-                Some(malloc_size) => malloc_size(value.cast_mut()),
-                None => value::size(value),
-            }
-        }
+        unsafe { api!(RedisModule_MallocSize(value.cast_mut())) }
     })
     .unwrap_or(0)
 }

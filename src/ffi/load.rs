@@ -59,7 +59,8 @@ unsafe fn load(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleSt
         let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
             | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
             | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
-        api!(RedisModule_SetModuleOptions(ctx, options.cast_signed()));
+        let options = options.cast_signed() | atomic_slot_migration(ctx);
+        api!(RedisModule_SetModuleOptions(ctx, options));
         if !datatype::register(ctx) {
             return Err("the server refuses its data type".to_owned());
         }
@@ -71,6 +72,25 @@ unsafe fn load(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleSt
         warn_of_eviction(&Context::new(ctx));
     }
     Ok(())
+}
+
+/// Valkey's option (from 9.0) that says that a module's keys may move with their
+/// slots. Without it Valkey refuses to move any slot. Ours arrive as TB.STATE, which
+/// is all there is to it. Elsewhere the bit may come to mean something else: 0.
+///
+/// # Safety
+/// `ctx` is the context of the module's load.
+unsafe fn atomic_slot_migration(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    const HANDLE_ATOMIC_SLOT_MIGRATION: c_int = 1 << 5;
+    // SAFETY: the caller's promise; the data is ours to free, and its texts live as long.
+    unsafe {
+        let Some(all_options) = raw::RedisModule_GetModuleOptionsAll else { return 0 };
+        let info = api!(RedisModule_GetServerInfo(ctx, c"server".as_ptr()));
+        let name = api!(RedisModule_ServerInfoGetFieldC(info, c"server_name".as_ptr()));
+        let is_valkey = !name.is_null() && CStr::from_ptr(name) == c"valkey";
+        api!(RedisModule_FreeServerInfo(ctx, info));
+        if is_valkey { all_options() & HANDLE_ATOMIC_SLOT_MIGRATION } else { 0 }
+    }
 }
 
 // ----------------------------------------------------------------- settings
@@ -145,10 +165,12 @@ unsafe extern "C" fn set_setting(
 /// # Safety
 /// As [`RedisModule_OnLoad`].
 unsafe fn events(ctx: *mut raw::RedisModuleCtx) {
-    let events: [(u64, unsafe extern "C" fn(_, _, _, _)); 3] = [
+    let events: [(u64, unsafe extern "C" fn(_, _, _, _)); 4] = [
         (raw::REDISMODULE_EVENT_LOADING, on_loading),
         (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, on_loading),
-        (raw::REDISMODULE_EVENT_CONFIG, on_config),
+        (raw::REDISMODULE_EVENT_CONFIG, on_change),
+        // A replica leaves eviction to its primary, until it is one.
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_change),
     ];
     for (id, handler) in events {
         // SAFETY: the caller's promise. A server that does not know an event says
@@ -161,7 +183,7 @@ unsafe extern "C" fn on_loading(_: *mut raw::RedisModuleCtx, _: raw::RedisModule
     datatype::forget_shift(); // whether it begins or ends
 }
 
-unsafe extern "C" fn on_config(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+unsafe extern "C" fn on_change(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
     // SAFETY: the server passes a live context.
     let context = unsafe { Context::new(ctx) };
     guard(|| warn_of_eviction(&context));

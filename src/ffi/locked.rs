@@ -1,9 +1,8 @@
-//! State that the server's global lock guards.
+//! State that the server's global lock guards; the rule is in `mod.rs`.
 
 use std::cell::UnsafeCell;
 
-/// A value that only entries from the server touch. They hold its global lock, so
-/// there is one of them at a time; `free`, which does not, must not come here.
+/// A value that one entry from the server at a time can touch.
 pub(crate) struct Locked<T>(UnsafeCell<T>);
 
 // SAFETY: one thread at a time, see above.
@@ -15,7 +14,8 @@ impl<T> Locked<T> {
     }
 
     /// Runs `work` on the value. `work` must not come back here: it has the only
-    /// reference there is. (All uses are a few lines that call no server.)
+    /// reference there is. (All uses are a few lines; of the server they call its
+    /// allocator at most.)
     #[inline]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: the lock keeps other threads out, the rule above this one.

@@ -1,9 +1,11 @@
 //! The border to the server, and all that is unsafe.
 //!
-//! Two rules keep it sound. Every entry from C goes through [`border`], which
-//! stops a panic from unwinding into the server. And everything but `free` runs
-//! under the server's global lock, on whichever thread holds it: what is not
-//! atomic lives in a [`locked::Locked`].
+//! Two rules keep it sound. Every entry from C that can panic runs in a guard of
+//! [`border`], which stops the panic from unwinding into the server. And what is not
+//! atomic lives in a [`locked::Locked`], which only entries touch that have the data to
+//! themselves: those that run under the server's global lock, on whichever thread holds
+//! it, and those in a forked child, which has a copy. `free` is not one of them: it may
+//! run on a thread of the server's that has no lock.
 
 mod allocator;
 mod border;

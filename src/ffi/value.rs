@@ -14,8 +14,9 @@ use tokenbucket::{Bucket, state};
 
 /// The first byte of an encoding; no form of packed words.
 const ENCODED: u8 = 0;
-/// Before an encoding: [`ENCODED`] and its length.
+/// Before an encoding: [`ENCODED`] and its length, in a byte each.
 const HEAD: usize = 2;
+const _: () = assert!(state::MAX_LEN <= u8::MAX as usize);
 /// Encodings live in multiples of this, which is what allocators have, so that
 /// one that grows a little is still written in place.
 const STEP: usize = 16;
@@ -140,7 +141,7 @@ unsafe fn write(value: *mut c_void, packed: &Packed) {
             Packed::Encoded(encoded) => {
                 let (bytes, value) = (encoded.as_bytes(), value.cast::<u8>());
                 value.write(ENCODED);
-                value.add(1).write(u8::try_from(bytes.len()).unwrap_or(u8::MAX)); // at most 160
+                value.add(1).write(u8::try_from(bytes.len()).unwrap_or(u8::MAX)); // it fits, see HEAD
                 copy_nonoverlapping(bytes.as_ptr(), value.add(HEAD), bytes.len());
             }
         }
@@ -170,13 +171,4 @@ fn footprint(packed: &Packed) -> usize {
         Packed::Lone(_) => LONE_SIZE,
         Packed::Encoded(encoded) => encoded_size(encoded.as_bytes().len()),
     }
-}
-
-/// What a value takes in memory, as asked for.
-///
-/// # Safety
-/// As [`read`].
-pub(super) unsafe fn size(value: *const c_void) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { stored(value) }.footprint()
 }

@@ -209,7 +209,12 @@ impl Bucket {
     /// # Errors
     /// [`DebtTooLong`] where a forced call would reach beyond 100 years; nothing changes.
     pub fn consume(&mut self, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
-        let (mut bucket, known) = self.adopt(&call.limit, now_us);
+        let (mut bucket, mut known) = self.adopt(&call.limit, now_us);
+        if known && call.tokens > bucket.limit.capacity() && call.tokens <= call.limit.capacity() {
+            // The same limit to a billionth, and this call needs the billionth.
+            bucket.change_limit(&call.limit, now_us);
+            known = false;
+        }
         let (verdict, taken) = bucket.decide(call, now_us)?;
         let effect = match (taken, verdict) {
             (true, _) => Effect::Changed,
@@ -360,11 +365,26 @@ impl Bucket {
     /// `phase`, different from key to key, sets where the steps lie, so that
     /// buckets made at the same moment do not all go at the same moment.
     pub fn expire_at_ms(&self, phase: u64) -> i64 {
-        let tenth_ms = self.limit().map_or(0, |limit| limit.fill_us() / 10_000);
-        let step = i64::try_from(tenth_ms).unwrap_or(i64::MAX).max(MIN_SLACK_MS);
-        let first_ms = self.forgotten_us().div_euclid(1000).saturating_add(1); // up, by up to 1 ms
+        let (step, first_ms) = (self.expiry_step_ms(), self.first_expiry_ms());
         let phase = i64::try_from(phase % step.unsigned_abs()).unwrap_or(0);
-        first_ms.saturating_add((phase - first_ms % step).rem_euclid(step))
+        first_ms.saturating_add((phase - first_ms).rem_euclid(step))
+    }
+
+    /// Whether [`Bucket::expire_at_ms`] gives that for some phase.
+    pub fn may_expire_at(&self, at_ms: i64) -> bool {
+        let first_ms = self.first_expiry_ms();
+        (first_ms..first_ms.saturating_add(self.expiry_step_ms())).contains(&at_ms)
+    }
+
+    /// The slack of the key's expiry.
+    fn expiry_step_ms(&self) -> i64 {
+        let tenth_ms = self.limit().map_or(0, |limit| limit.fill_us() / 10_000);
+        i64::try_from(tenth_ms).unwrap_or(i64::MAX).max(MIN_SLACK_MS)
+    }
+
+    /// The first millisecond after [`Bucket::forgotten_us`].
+    fn first_expiry_ms(&self) -> i64 {
+        self.forgotten_us().div_euclid(1000).saturating_add(1)
     }
 
     /// The limit it remembers.
@@ -557,13 +577,12 @@ impl Limited {
                 (Tokens::ONE, 0)
             }
             Mode::Force => {
-                if call.tokens > Tokens::ZERO {
-                    self.take(call.tokens, now_us, Moment::at(now_us));
-                    if until(now_us, self.zero.ceil_us()) > MAX_FILL_US {
-                        return Err(DebtTooLong);
-                    }
+                let takes = call.tokens > Tokens::ZERO;
+                self.take(call.tokens, now_us, Moment::at(now_us));
+                if takes && until(now_us, self.zero.ceil_us()) > MAX_FILL_US {
+                    return Err(DebtTooLong);
                 }
-                return Ok((now, call.tokens > Tokens::ZERO));
+                return Ok((now, takes));
             }
         };
         if tokens > call.limit.capacity() || tokens > self.limit.capacity() {
@@ -578,9 +597,7 @@ impl Limited {
         if until(now_us, acts_us) > max_wait_us {
             return Ok((Verdict::Denied { status, until_us: acts_us.saturating_sub_unsigned(max_wait_us) }, false));
         }
-        if tokens > Tokens::ZERO {
-            self.take(tokens, now_us, at);
-        }
+        self.take(tokens, now_us, at);
         Ok((Verdict::Granted { allowed: 1, acts_us }, tokens > Tokens::ZERO))
     }
 
@@ -648,9 +665,8 @@ impl Limited {
             Some(thaw_us) => Moment::at(thaw_us),
             None => self.full_zero(now_us),
         };
-        if self.zero > lowest {
-            self.zero = rate.before(self.zero, rate.drops_of(tokens)).max(lowest);
-        }
+        // Where the level has run over, the zero moment is before the lowest, and stays.
+        self.zero = self.zero.min(rate.before(self.zero, rate.drops_of(tokens)).max(lowest));
         if let Some(window) = &mut self.vendor.window {
             window.left = window.left.add_up_to(tokens, window.applied);
         }

@@ -58,9 +58,10 @@
 //!
 //! So z is whole microseconds and a *part* below R, counted in R-ths of one: exact
 //! for every amount and every rate that can be written. Nothing is ever rounded
-//! but the reply, and there is only one exception: another rate has another drop.
-//! Where a call brings one, a level of 0 or more is kept in whole millionths,
-//! rounded down, and a z ahead to the next part, rounded up.
+//! but the reply, with two exceptions, both against the caller. Another rate has
+//! another drop: where a call brings one, a level of 0 or more is kept in whole
+//! millionths, rounded down, and a z ahead to the next part, rounded up. And a window
+//! that opens while there is debt is left in whole millionths, rounded down.
 //!
 //! The usual rate has R and P below 2^32, and all of this fits 64 bits. The widest
 //! that can be written has R = 10^28 and C = 10^31 drops, which fits 128; where a

@@ -102,8 +102,8 @@ impl Rate {
         Self { tokens, per }
     }
 
-    /// A decimal number of tokens every decimal number of seconds, exact to
-    /// twelve significant digits; beyond, the rate goes down by less than 1e-12.
+    /// A decimal number of tokens every decimal number of seconds, both exact to
+    /// twelve significant digits; beyond, each may lower the rate by less than 1e-12.
     /// `None` for 0 and for what is out of every range.
     pub fn from_decimals(tokens: Decimal, per: Decimal) -> Option<Self> {
         let (tokens, tokens_exponent) = tokens.significant(Rounding::Down);
@@ -187,13 +187,7 @@ impl Rate {
         if moment.part == 0 || self.tokens == other.tokens {
             return moment;
         }
-        // 10^28 · 10^28 is too much for 128 bits. Both are cut to 62 bits where
-        // they have more, which loses 1e-18 of a microsecond, upwards.
-        let cut = (128 - self.tokens.leading_zeros()).saturating_sub(62);
-        let spare = (128 - other.tokens.leading_zeros()).saturating_sub(62);
-        let (part, whole, target) =
-            (moment.part.div_ceil(1 << cut), self.tokens >> cut, (other.tokens >> spare) + u128::from(spare > 0));
-        let part = (part * target).div_ceil(whole) << spare;
+        let part = multiply_divide(moment.part, other.tokens, self.tokens);
         if part >= other.tokens { Moment::at(moment.us.saturating_add(1)) } else { Moment { us: moment.us, part } }
     }
 
@@ -298,16 +292,21 @@ impl Moment {
     pub fn ceil_us(self) -> i64 {
         self.us.saturating_add(i64::from(self.part > 0))
     }
+}
 
-    /// The last whole microsecond that is not after it.
-    pub const fn floor_us(self) -> i64 {
-        self.us
+/// ⌈`a`·`b`/`by`⌉, where `a` is below `by`, and both below 10^30.
+fn multiply_divide(a: u128, b: u128, by: u128) -> u128 {
+    if let Some(product) = a.checked_mul(b) {
+        return product.div_ceil(by);
     }
-
-    /// The parts beyond [`Moment::floor_us`].
-    pub const fn part(self) -> u128 {
-        self.part
+    // 10^28·10^28 is too much for 128 bits: by hand, in binary. What is carried is
+    // below 3·`by`.
+    let (mut quotient, mut rest) = (0, 0);
+    for bit in (0..u128::BITS - b.leading_zeros()).rev() {
+        let carried = 2 * rest + if (b >> bit) & 1 == 1 { a } else { 0 };
+        (quotient, rest) = (2 * quotient + carried / by, carried % by);
     }
+    quotient + u128::from(rest > 0)
 }
 
 /// Quotient and remainder. Nearly all divisions here are of numbers below 2^64,
@@ -430,6 +429,36 @@ mod tests {
                 assert!(after - before <= 1.0 / to.tokens as f64 + 1e-15, "{moment:?} {from:?} {to:?} {there:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_moment_in_parts_of_the_same_size_is_the_same() {
+        let tokens = 9_999_999_999_971 * 10_u128.pow(13);
+        let (from, to) = (Rate::new(tokens, 9_999_999_999_973).unwrap(), Rate::new(tokens, 9_999_999_999_959).unwrap());
+        let moment = Moment { us: 5, part: 12_345_678_901_234_567_890_123_457 };
+        assert_eq!(from.translate(moment, to), moment);
+    }
+
+    #[test]
+    fn a_moment_in_wide_parts_is_rounded_up_by_less_than_one() {
+        let narrow = Rate::new(3, 7).unwrap();
+        let wide = Rate::new(9_999_999_999_971 * 10_u128.pow(13), 9_999_999_999_973).unwrap();
+        let wider = Rate::new(9_999_999_999_967 * 10_u128.pow(14), 9_999_999_999_973).unwrap();
+        let third = wide.tokens / 3;
+        for (from, part, to, expected) in [
+            (narrow, 1, wide, third + 1),
+            (wide, third, narrow, 1),
+            (wide, third + 1, narrow, 2),
+            (wide, wide.tokens / 2, wider, wider.tokens / 2),
+            (wide, wide.tokens / 2 + 1, wider, wider.tokens / 2 + 10),
+            (wider, wider.tokens / 2, wide, wide.tokens / 2),
+            (wider, wider.tokens / 2 + 1, wide, wide.tokens / 2 + 1),
+        ] {
+            let there = from.translate(Moment { us: 5, part }, to);
+            assert_eq!(there, Moment { us: 5, part: expected }, "{part} of {from:?} in {to:?}");
+        }
+        let last = Moment { us: 5, part: wide.tokens - 1 };
+        assert_eq!(wide.translate(last, narrow), Moment::at(6));
     }
 
     #[test]

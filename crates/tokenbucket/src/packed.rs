@@ -146,3 +146,78 @@ fn limited(limit: Limit, first: u64, second: u64) -> Bucket {
     let zero = Moment { us: first.cast_signed() >> FORM_BITS, part: u128::from(second >> LOW_BITS) };
     Bucket::Limited(Limited { limit, zero, vendor: Vendor::default() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(capacity: u64, (tokens, per): (u128, u128), us: i64, part: u128) -> Bucket {
+        let limit = Limit::from_parts(Tokens::from_millionths(capacity).unwrap(), Rate::from_lowest_terms(tokens, per));
+        Bucket::Limited(Limited { limit, zero: Moment { us, part }, vendor: Vendor::default() })
+    }
+
+    fn lone(bucket: &Bucket) -> Option<[u64; 4]> {
+        match pack(bucket, |_| None) {
+            Packed::Lone(words) => {
+                assert_eq!(unpack_lone(words), Some(*bucket));
+                assert_eq!(Form::of(words[0]), Form::Lone);
+                Some(words)
+            }
+            Packed::Encoded(bytes) => {
+                assert_eq!(state::decode(bytes.as_bytes(), 0), Ok(*bucket));
+                None
+            }
+            Packed::Shared(words) => panic!("{words:?}"),
+        }
+    }
+
+    #[test]
+    fn a_lone_bucket_is_four_words() {
+        let words = lone(&bucket(0x77, (0x5, 0x0030_0007), 0x1234_5678, 0x4)).unwrap();
+        assert_eq!(words, [0x12_3456_7802, 0x40_0003, 0x77, 0x50_0007]);
+        // 10^15 is 10^12·10^3, and 10^12 is below 2^40.
+        let words = lone(&bucket(1, (3, 1_000_000_000_000_000), -1, 2)).unwrap();
+        let per = 1_000_000_000_000;
+        assert_eq!(words, [0xffff_ffff_ffff_ff00 | 3 << 3 | 2, 2 << 20 | per >> 20, 1, 3 << 20 | per & 0xf_ffff]);
+    }
+
+    #[test]
+    fn a_shared_bucket_is_two_words() {
+        let bucket = bucket(0x77, (0x50, 1), 0x1234_5678, 0x44);
+        let Bucket::Limited(Limited { limit, .. }) = bucket else { panic!() };
+        let Packed::Shared(words) = pack(&bucket, |_| Some(MAX_SHARED - 1)) else { panic!() };
+        assert_eq!(words, [0x12_3456_7801, 0x44f_ffff]);
+        assert_eq!((Form::of(words[0]), shared_index(words)), (Form::Shared, 0xf_ffff));
+        assert_eq!(unpack_shared(words, limit), bucket);
+    }
+
+    #[test]
+    fn the_greatest_numbers_that_have_room_are_packed_and_the_next_are_not() {
+        const US: i64 = 1 << 55;
+        const PART: u128 = 1 << 44;
+        const PER: u128 = 1 << 40;
+        let fits = |rate, us, part| lone(&bucket(1, rate, us, part)).is_some();
+        assert!(fits((1, 1), US - 1, 0) && fits((1, 1), 1 - US, 0));
+        assert!(!fits((1, 1), US, 0) && !fits((1, 1), -US, 0));
+        assert!(fits((PART - 1, 1), 7, PART - 2) && !fits((PART + 1, 2), 7, 1));
+        assert!(!fits((PART, 1), 7, 1));
+        assert!(fits((1, PER - 1), 7, 0) && !fits((1, PER + 1), 7, 0));
+        assert!(!fits((1, PER), 7, 0) && fits((1, 10 * (PER - 1)), 7, 0));
+        // Where its limit is elsewhere only the part counts.
+        let shared = |part| matches!(pack(&bucket(1, (10_u128.pow(15), 1), 7, part), |_| Some(0)), Packed::Shared(_));
+        assert!(shared(PART - 1) && !shared(PART));
+    }
+
+    #[test]
+    fn a_bucket_that_remembers_more_is_encoded() {
+        let mut frozen = bucket(1_000_000, (1, 1), 0, 0);
+        frozen.penalise(10, 5);
+        for index in [None, Some(3)] {
+            let Packed::Encoded(bytes) = pack(&frozen, |_| index) else { panic!() };
+            assert_eq!(bytes.as_bytes(), state::encode(&frozen).as_bytes());
+            assert!(matches!(pack(&Bucket::UNKNOWN, |_| index), Packed::Encoded(_)));
+        }
+        assert_eq!(Form::of(0), Form::Other);
+        assert_eq!(Form::of(8 | 4), Form::Other);
+    }
+}

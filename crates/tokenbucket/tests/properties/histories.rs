@@ -169,6 +169,11 @@ fn off() -> BoxedStrategy<i64> {
     prop_oneof![2 => Just(0_i64), 1 => Just(1), 1 => Just(-1)].boxed()
 }
 
+/// About a second before it: a window's last second is another matter.
+fn near_a_second() -> BoxedStrategy<i64> {
+    (-1_000_001..=-999_999_i64).boxed()
+}
+
 pub(crate) fn amount() -> BoxedStrategy<Amount> {
     prop_oneof![
         2 => Just(Amount::Whole(1)),
@@ -188,7 +193,7 @@ pub(crate) fn span() -> BoxedStrategy<Span> {
         2 => Just(Span::Micros(0)),
         2 => log_uniform(0..=MAX_FILL_US).prop_map(Span::Micros),
         3 => (0..=20_u64, off()).prop_map(|(sixteenths, off)| Span::Part { sixteenths, off }),
-        3 => (0..8_usize, off()).prop_map(|(which, off)| Span::Until { which, off }),
+        3 => (0..8_usize, prop_oneof![3 => off(), 1 => near_a_second()]).prop_map(|(which, off)| Span::Until { which, off }),
     ]
     .boxed()
 }

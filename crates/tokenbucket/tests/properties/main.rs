@@ -22,6 +22,7 @@
 
 mod agreement;
 mod bytes;
+mod edges;
 mod found;
 mod histories;
 mod layout;

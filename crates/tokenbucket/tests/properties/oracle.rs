@@ -2,8 +2,9 @@
 //! alone. Times are microseconds on the one clock, amounts millionths of a token,
 //! so a rate of r tokens a second is r here too.
 //!
-//! It rounds in the two places where the contract does: a change of limit cuts the
-//! level to a millionth, and what is left of a vendor window is kept in millionths.
+//! It rounds only where the contract lets it: a change of limit cuts the level to a
+//! millionth and counts a debt's end in parts of the new rate, and what is left of a
+//! vendor window is kept in millionths.
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -219,7 +220,11 @@ impl Oracle {
             Some(known) => {
                 let level = self.level(t);
                 self.terms = Some(terms.clone());
-                if !level.is_negative() {
+                if level.is_negative() {
+                    // A moment is counted in parts as many as the rate has tokens.
+                    let parts = Exact::from(terms.rate.numer().clone());
+                    self.zero = Some((self.zero() * &parts).ceil() / parts);
+                } else {
                     // Drops of the same size need no rounding.
                     let level = if known.rate == terms.rate { level } else { level.floor() };
                     self.zero = Some(exact(t) - level.min(self.holds()) / &terms.rate);
