@@ -12,7 +12,10 @@ use tokenbucket::state::MAX_CLOCK_US;
 /// How far ahead of its own clock a server is led.
 const MAX_LEAD_US: i64 = 86_400_000_000;
 
-static CLOCK: Locked<Clock> = Locked::new(Clock { last_us: 0, own_us: 0, wall_us: 0, monotonic_us: 0 });
+/// Before the first reading no time has passed, however long the machine has run.
+const UNREAD: Clock = Clock { last_us: 0, own_us: 0, wall_us: 0, monotonic_us: i64::MAX };
+
+static CLOCK: Locked<Clock> = Locked::new(UNREAD);
 
 struct Clock {
     /// The last reading ...
@@ -92,7 +95,7 @@ mod tests {
     const START: i64 = 1_700_000_000_000_000;
 
     fn started() -> Clock {
-        let mut clock = Clock { last_us: 0, own_us: 0, wall_us: 0, monotonic_us: 0 };
+        let mut clock = UNREAD;
         assert_eq!(clock.read(77, START), START);
         clock
     }
