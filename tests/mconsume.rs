@@ -248,11 +248,9 @@ fn the_effects_of_one_call_are_one_transaction() {
     let log = std::fs::read_dir(primary.dir().join("appendonlydir")).unwrap().map(|entry| entry.unwrap().path());
     let log = log.filter(|path| path.to_string_lossy().ends_with(".incr.aof")).map(|path| std::fs::read(path).unwrap());
     let log = String::from_utf8_lossy(&log.flatten().collect::<Vec<u8>>()).into_owned();
-    let words = ["MULTI", "TB.STATE", "TB.STATE", "TB.STATE", "EXEC"];
     let mut rest = log.as_str();
-    for word in words {
-        let at = rest.find(word).unwrap_or_else(|| panic!("{word} is not in {log:?}"));
-        rest = &rest[at + word.len()..];
+    for word in ["MULTI", "TB.STATE", "TB.STATE", "TB.STATE", "EXEC"] {
+        rest = rest.split_once(word).unwrap_or_else(|| panic!("{word} is not in {log:?}")).1;
     }
     assert!(!log.contains("MCONSUME"));
 }

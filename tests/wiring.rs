@@ -174,7 +174,7 @@ fn the_module_is_listed_and_cannot_be_unloaded() {
     let mut c = server.connect();
     let modules = array(c.ask("MODULE LIST"));
     let names: Vec<_> = modules.iter().map(|module| text(&field(module, "name"))).collect();
-    assert_eq!(names, ["tokenbucket"]);
+    assert!(names.contains(&"tokenbucket".to_owned()), "{names:?}"); // some servers bring others
     assert!(c.error("MODULE UNLOAD tokenbucket").starts_with("ERR"));
     assert_eq!(c.take("k 5 1e-8").remaining, 4);
 }
@@ -265,11 +265,11 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
     let version = server.version();
     let category = |c: &mut Connection, name: &str| match c.ask(&format!("ACL CAT {name}")) {
         Value::ServerError(_) => None,
-        commands => Some(words(&commands)),
+        commands => Some(words(&commands).iter().map(|name| name.to_lowercase()).collect::<BTreeSet<_>>()),
     };
     let all = category(&mut c, "tokenbucket");
     if version >= (7, 4) {
-        let expected = ["tb.consume", "tb.peek", "tb.penalise", "tb.refund", "tb.sync"];
+        let expected = ["tb.consume", "tb.mconsume", "tb.peek", "tb.penalise", "tb.refund", "tb.sync"];
         assert_eq!(all, Some(expected.map(str::to_owned).into()));
     } else if version < (7, 2) {
         assert_eq!(all, None);
@@ -279,7 +279,7 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
         assert!(has("dangerous", "tb.state"));
         assert!(!has("dangerous", "tb.consume"));
         assert!(has("read", "tb.peek") && !has("write", "tb.peek"));
-        for write in ["tb.consume", "tb.penalise", "tb.sync", "tb.refund"] {
+        for write in ["tb.consume", "tb.mconsume", "tb.penalise", "tb.sync", "tb.refund"] {
             assert!(has("write", write) && !has("read", write), "{write}");
         }
     }
