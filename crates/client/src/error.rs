@@ -1,0 +1,114 @@
+//! What can go wrong, told apart by what a caller does about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::RedisError;
+
+use crate::Status;
+
+/// Why there is no answer, or no call.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// There are no tokens: wait, then ask again.
+    RateLimited(RateLimited),
+    /// The server does not know the commands. An operator has to load the module.
+    NotLoaded,
+    /// The server or the connection failed; [`Error::is_redis_away`] tells how.
+    Redis(RedisError),
+}
+
+/// A call that was not made because there were no tokens for it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimited {
+    /// When the same call would be let through if nobody else came; `None`: never.
+    pub retry_after: Option<Duration>,
+    /// Why. [`Status::Frozen`] is the vendor's doing, so a queue need not count
+    /// the attempt; [`Status::Empty`] is the fleet's own.
+    pub status: Status,
+}
+
+impl RateLimited {
+    /// Whether the vendor stopped the fleet, rather than the fleet's own pace.
+    pub fn is_frozen(&self) -> bool {
+        self.status == Status::Frozen
+    }
+}
+
+impl Error {
+    /// Whether Redis cannot answer for now, though nothing is wrong with the
+    /// request: no connection, no answer in time, loading, busy, out of memory,
+    /// read-only, failing over. What a [`RateLimiter`](crate::RateLimiter) was told
+    /// to do then it does for exactly these.
+    pub fn is_redis_away(&self) -> bool {
+        let Self::Redis(error) = self else { return false };
+        let code = error.code().unwrap_or_default();
+        let away =
+            ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED"];
+        error.is_io_error()
+            || error.is_timeout()
+            || away.contains(&code)
+            || error.kind() == redis::ErrorKind::ClusterConnectionNotFound
+    }
+
+    /// The refusal, where it is one.
+    pub fn rate_limited(&self) -> Option<&RateLimited> {
+        match self {
+            Self::RateLimited(limited) => Some(limited),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn invalid(what: &'static str) -> Self {
+        Self::Redis(RedisError::from((redis::ErrorKind::Client, what)))
+    }
+}
+
+impl From<RedisError> for Error {
+    fn from(error: RedisError) -> Self {
+        let text = error.detail().unwrap_or_default();
+        if error.code() == Some("ERR") && text.starts_with("unknown command") && text.to_ascii_uppercase().contains("TB.") {
+            return Self::NotLoaded;
+        }
+        Self::Redis(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RateLimited(limited) => limited.fmt(f),
+            Self::NotLoaded => f.write_str("the server has not loaded redis-tokenbucket"),
+            Self::Redis(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::RateLimited(limited) => Some(limited),
+            Self::Redis(error) => Some(error),
+            Self::NotLoaded => None,
+        }
+    }
+}
+
+impl From<RateLimited> for Error {
+    fn from(limited: RateLimited) -> Self {
+        Self::RateLimited(limited)
+    }
+}
+
+impl fmt::Display for RateLimited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.retry_after {
+            Some(wait) => write!(f, "rate limited ({}), try again in {wait:?}", self.status),
+            None => write!(f, "rate limited ({}), and waiting does not help", self.status),
+        }
+    }
+}
+
+impl std::error::Error for RateLimited {}

@@ -1,0 +1,257 @@
+//! Tokens taken ahead and spent in this process.
+//!
+//! What to know before changing it: tokens leave the bucket before they are spent, so
+//! whatever goes wrong here loses tokens and never makes any. Only what the bucket
+//! gave is given back to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use crate::limiter::{Buckets, Inner};
+use crate::{Consume, Decision, Error, Limit, Origin, Refund, Status, Tokens};
+
+/// Tokens of one bucket, taken `batch` at a time and spent in this process: for a key
+/// that is asked for more often than one server should answer. From
+/// [`RateLimiter::lease`](crate::RateLimiter::lease); share it in an `Arc`.
+///
+/// # What it costs
+/// - **Too many, never in all.** A token is taken from the bucket before it is spent,
+///   at most [`Lease::keep`] before (a second if not set). Over any stretch Δt no more
+///   calls are made than capacity + rate · Δt + `batch` for each lease: what was taken
+///   before the stretch and is spent within it.
+/// - **Too few, for a while.** At most `batch` tokens a lease lie idle, at most
+///   [`Lease::keep`] long; then, or when the lease is dropped, they go back. A process
+///   that is killed, or drops its lease outside of a tokio runtime, loses what it held:
+///   at most `batch`, once, until the bucket has filled again.
+/// - **A penalty** that this process observes voids what it holds at once. One that
+///   another process observed is heard of with the next batch: until then at most
+///   `batch` calls are made, for at most [`Lease::keep`].
+/// - **Denials** are kept as well, for the wait the server told, at most
+///   [`Lease::keep`]: a bucket that is empty is not asked again by every caller.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tokenbucket_client::{Limit, RateLimiter, Redis, WhenAway};
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # let connection = redis::Client::open("redis://127.0.0.1")?.get_multiplexed_async_connection().await?;
+/// let limiter = RateLimiter::new(Redis(connection), WhenAway::FailClosed, Duration::from_millis(200));
+/// let lease = limiter.lease("hot", &Limit::per_second(10_000)?, 100);
+/// if lease.take(1).await?.is_allowed() {
+///     // call
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Lease<B: Buckets> {
+    inner: Arc<Inner<B>>,
+    held: Arc<Held>,
+    limit: Limit,
+    batch: u32,
+    keep: Duration,
+    /// One batch at a time is under way.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+/// What a lease holds.
+#[derive(Debug)]
+pub(crate) struct Held {
+    key: Vec<u8>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tokens: u64,
+    /// Counts batches, so that a timer knows its own.
+    batch: u64,
+    /// Counts penalties, so that a batch that was under way is void as well.
+    voided: u64,
+    denied: Option<(Decision, Instant)>,
+}
+
+impl Held {
+    pub(crate) fn new(key: &[u8]) -> Self {
+        Self { key: key.to_vec(), state: Mutex::default() }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Drops what is held. It is not given back: the bucket is frozen, and there would
+    /// take nothing.
+    pub(crate) fn void(&self) {
+        let mut state = self.state();
+        state.tokens = 0;
+        state.voided += 1;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what is held, if that is of batch `batch`.
+    fn take_all(&self, batch: Option<u64>) -> u64 {
+        let mut state = self.state();
+        if batch.is_some_and(|batch| batch != state.batch) {
+            return 0;
+        }
+        std::mem::take(&mut state.tokens)
+    }
+}
+
+/// How long tokens are kept if not told.
+const KEEP: Duration = Duration::from_secs(1);
+
+impl<B: Buckets> Lease<B> {
+    pub(crate) fn new(inner: Arc<Inner<B>>, held: Arc<Held>, limit: Limit, batch: u32) -> Self {
+        Self { inner, held, limit, batch: batch.max(1), keep: KEEP, fetching: tokio::sync::Mutex::default() }
+    }
+
+    /// Gives tokens back that were not spent for so long.
+    #[must_use]
+    pub const fn keep(mut self, duration: Duration) -> Self {
+        self.keep = duration;
+        self
+    }
+
+    /// How many tokens it holds now.
+    pub fn held(&self) -> u64 {
+        self.held.state().tokens
+    }
+
+    /// Takes whole tokens, of those held or of the next batch.
+    /// [`Decision::remaining`] is what is held then.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::check`](crate::RateLimiter::check).
+    pub async fn take(&self, tokens: u32) -> Result<Decision, Error> {
+        let tokens = u64::from(tokens);
+        if let Some(decision) = self.spend(tokens) {
+            return Ok(decision);
+        }
+        let _alone = self.fetching.lock().await;
+        // Another caller may have brought a batch meanwhile.
+        if let Some(decision) = self.spend(tokens) {
+            return Ok(decision);
+        }
+        let (held, voided) = {
+            let state = self.held.state();
+            (state.tokens, state.voided)
+        };
+        let missing = tokens.saturating_sub(held);
+        if missing > u64::from(self.batch) {
+            return self.take_missing(missing, held).await;
+        }
+        let decision = self.inner.consume_batch(&self.request(u64::from(self.batch)).up_to(), &self.request(tokens)).await?;
+        if decision.origin != Origin::Redis {
+            return Ok(decision);
+        }
+        if !decision.is_allowed() {
+            let until = Instant::now() + decision.wait.unwrap_or(self.keep).min(self.keep);
+            self.held.state().denied = Some((decision, until));
+            return Ok(Decision { origin: Origin::Lease, ..decision });
+        }
+        self.hold(decision.allowed, voided);
+        match self.spend(tokens) {
+            Some(decision) => Ok(decision),
+            // Some came, but not enough.
+            None => {
+                let held = self.held.state().tokens;
+                self.take_missing(tokens.saturating_sub(held), held).await
+            }
+        }
+    }
+
+    /// Gives back what is held, and waits until that is done.
+    pub async fn give_back(&self) {
+        give_back(&self.inner, &self.held, None).await;
+    }
+
+    fn request(&self, tokens: u64) -> Consume {
+        let tokens = Tokens::try_from(tokens).unwrap_or(Tokens::MAX);
+        Consume::new(self.held.key(), self.limit).tokens(tokens)
+    }
+
+    /// Takes `missing` tokens from the bucket and `held` of those held.
+    async fn take_missing(&self, missing: u64, held: u64) -> Result<Decision, Error> {
+        let decision = self.inner.consume(&self.request(missing)).await?;
+        if decision.is_allowed() {
+            let mut state = self.held.state();
+            state.tokens = state.tokens.saturating_sub(held);
+        }
+        Ok(decision)
+    }
+
+    /// Spends what is held, or denies while the server said that there is nothing.
+    fn spend(&self, tokens: u64) -> Option<Decision> {
+        let mut state = self.held.state();
+        if let Some(left) = state.tokens.checked_sub(tokens) {
+            state.tokens = left;
+            return Some(Decision {
+                allowed: 1,
+                remaining: left,
+                wait: Some(Duration::ZERO),
+                full: Duration::ZERO,
+                status: Status::Granted,
+                origin: Origin::Lease,
+            });
+        }
+        let (decision, until) = state.denied?;
+        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero());
+        let Some(left) = left else {
+            state.denied = None;
+            return None;
+        };
+        // At most what the server told: it may be asked again sooner than that.
+        let wait = decision.wait.map(|wait| if wait > self.keep { wait } else { left });
+        Some(Decision { wait, origin: Origin::Lease, ..decision })
+    }
+
+    /// Keeps a batch, unless a penalty came while it was under way, and sees that the
+    /// rest of it goes back in time.
+    fn hold(&self, tokens: u64, voided: u64) {
+        let batch = {
+            let mut state = self.held.state();
+            if state.voided != voided {
+                return;
+            }
+            state.tokens += tokens;
+            state.batch += 1;
+            state.denied = None;
+            state.batch
+        };
+        let (inner, held, keep) = (Arc::clone(&self.inner), Arc::downgrade(&self.held), self.keep);
+        tokio::spawn(async move {
+            tokio::time::sleep(keep).await;
+            if let Some(held) = held.upgrade() {
+                give_back(&inner, &held, Some(batch)).await;
+            }
+        });
+    }
+}
+
+/// Gives back what is held of batch `batch`, or of any. What fails is lost.
+async fn give_back<B: Buckets>(inner: &Inner<B>, held: &Held, batch: Option<u64>) {
+    let tokens = held.take_all(batch);
+    if let Some(refund) = refund(held, tokens) {
+        let _ = inner.ask_buckets(&refund).await;
+    }
+}
+
+fn refund(held: &Held, tokens: u64) -> Option<Refund> {
+    (tokens > 0).then(|| Refund::new(held.key(), Tokens::try_from(tokens).unwrap_or(Tokens::MAX)))
+}
+
+impl<B: Buckets> Drop for Lease<B> {
+    fn drop(&mut self) {
+        let tokens = self.held.take_all(None);
+        if let (Some(refund), Ok(runtime)) = (refund(&self.held, tokens), Handle::try_current()) {
+            let inner = Arc::clone(&self.inner);
+            runtime.spawn(async move { inner.ask_buckets(&refund).await.map(drop) });
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Waiting, calling and learning from the response, and what happens when Redis is
+//! away.
+//!
+//! What to know before changing it: [`Inner::ask`] is the only place that decides
+//! whether Redis is away, and a decision made without it always says so.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant, SystemTime};
+
+use redis::aio::ConnectionLike;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::headers::{Action, Preset, Reader, policy_key};
+use crate::lease::Held;
+use crate::local::{ASK_AGAIN, Answer as _};
+use crate::{Consume, Decision, Error, Lease, Limit, Local, Origin, Peek, Penalise, RateLimited, Request, Status, Sync, Tokens};
+
+/// Where buckets are: in Redis or in this process. Implement it for a pool whose
+/// connections are taken one by one.
+///
+/// ```
+/// use tokenbucket_client::{Buckets, Error, Request, redis};
+///
+/// struct Pool(bb8::Pool<redis::Client>);
+///
+/// impl Buckets for Pool {
+///     async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+///         let unavailable = |_| redis::RedisError::from((redis::ErrorKind::Io, "no connection in the pool"));
+///         let mut connection = self.0.get().await.map_err(unavailable)?;
+///         request.query_async(&mut *connection).await
+///     }
+/// }
+/// ```
+pub trait Buckets: Send + std::marker::Sync + 'static {
+    /// Asks.
+    fn ask<R: Request>(&self, request: &R) -> impl Future<Output = Result<R::Reply, Error>> + Send;
+}
+
+impl Buckets for Local {
+    async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        self.answer(request)
+    }
+}
+
+/// Buckets behind a connection that can be cloned: multiplexed, managed or of a
+/// cluster.
+#[derive(Clone, Debug)]
+pub struct Redis<C>(pub C);
+
+impl<C: ConnectionLike + Clone + Send + std::marker::Sync + 'static> Buckets for Redis<C> {
+    fn ask<R: Request>(&self, request: &R) -> impl Future<Output = Result<R::Reply, Error>> + Send {
+        let (mut connection, command) = (self.0.clone(), request.command());
+        async move { Ok(command.query_async(&mut connection).await?) }
+    }
+}
+
+/// What to do while Redis is away. There is no default: each of them is wrong for
+/// somebody.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WhenAway {
+    /// Make every call: the vendor's own 429 is the lesser evil.
+    FailOpen,
+    /// Make no call: a vendor that bans who goes over.
+    FailClosed,
+    /// Keep to a share of the limit in this process, one over the number of
+    /// processes.
+    Local {
+        /// From 0 to 1.
+        share: f64,
+    },
+}
+
+/// A limiter for outbound calls. Cheap to clone; all clones are one.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tokenbucket_client::{Limit, RateLimiter, Redis, WhenAway};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn call_vendor() -> Result<(u16, Vec<(String, Vec<u8>)>), Box<dyn std::error::Error>> { unimplemented!() }
+/// let connection = redis::Client::open("redis://127.0.0.1")?.get_multiplexed_async_connection().await?;
+/// let limiter = RateLimiter::new(Redis(connection), WhenAway::Local { share: 0.25 }, Duration::from_millis(200));
+/// let limit = Limit::per_second(10)?;
+///
+/// match limiter.execute("vendor", &limit, call_vendor).await {
+///     Ok(response) => {
+///         let (status, headers) = response?;
+///         limiter.observe("vendor", status, headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
+///     }
+///     Err(error) => match error.rate_limited() {
+///         // The vendor stopped us: not this job's fault, so no attempt is counted.
+///         Some(limited) if limited.is_frozen() => println!("requeue in {:?}", limited.retry_after),
+///         Some(limited) => println!("later, in {:?}", limited.retry_after),
+///         None => return Err(error.into()),
+///     },
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RateLimiter<B> {
+    inner: Arc<Inner<B>>,
+    reader: Reader,
+    jitter: Duration,
+}
+
+impl<B> Clone for RateLimiter<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), reader: self.reader.clone(), jitter: self.jitter }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner<B> {
+    buckets: B,
+    away: Option<Away>,
+    known: Known,
+    leases: Mutex<Vec<Weak<Held>>>,
+}
+
+/// What the caller chose for when Redis is away.
+#[derive(Debug)]
+struct Away {
+    mode: WhenAway,
+    time_out: Duration,
+    fallback: Local,
+}
+
+/// A slot that is at most this far away is not asked for again.
+const NEAR: Duration = Duration::from_millis(100);
+
+/// The default penalty for a 429 with nothing in it.
+const DEFAULT_PENALTY: Duration = Duration::from_secs(1);
+
+impl RateLimiter<Local> {
+    /// With buckets in this process: for a program that runs alone, and for tests.
+    pub fn in_process() -> Self {
+        Self::over(Local::new(), None)
+    }
+}
+
+impl<B: Buckets> RateLimiter<B> {
+    /// With `buckets` that may be away; one that does not answer within `time_out` is.
+    ///
+    /// An answer that comes too late may have taken its token all the same: while a
+    /// server is slow, calls are lost, never won.
+    pub fn new(buckets: B, when_away: WhenAway, time_out: Duration) -> Self {
+        Self::over(buckets, Some(Away { mode: when_away, time_out, fallback: Local::new() }))
+    }
+
+    fn over(buckets: B, away: Option<Away>) -> Self {
+        let inner = Inner { buckets, away, known: Known::default(), leases: Mutex::default() };
+        let reader = Reader::new().default_penalty(DEFAULT_PENALTY);
+        Self { inner: Arc::new(inner), reader, jitter: Duration::ZERO }
+    }
+
+    /// Reads responses as this vendor's documentation has it.
+    #[must_use]
+    pub fn with_preset(mut self, preset: Preset) -> Self {
+        self.reader = self.reader.preset(preset);
+        self
+    }
+
+    /// For how long a 429 with nothing in it penalises; a second if not set.
+    #[must_use]
+    pub fn with_default_penalty(mut self, penalty: Duration) -> Self {
+        self.reader = self.reader.default_penalty(penalty);
+        self
+    }
+
+    /// The longest penalty, whatever the vendor says; a week if not set.
+    #[must_use]
+    pub fn with_penalty_cap(mut self, cap: Duration) -> Self {
+        self.reader = self.reader.cap(cap);
+        self
+    }
+
+    /// Makes every wait longer by up to so much, so that a fleet that was told the same
+    /// moment does not come at the same moment. Never shorter: that would be too early.
+    #[must_use]
+    pub const fn with_jitter(mut self, most: Duration) -> Self {
+        self.jitter = most;
+        self
+    }
+
+    /// Takes tokens if they are there now.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`] for what waiting does not mend. A
+    /// denial is a [`Decision`], and so is what was chosen for a Redis that is away.
+    pub async fn check(&self, key: impl AsRef<[u8]>, limit: &Limit, tokens: impl Into<Tokens>) -> Result<Decision, Error> {
+        let mut decision = self.inner.consume(&Consume::new(key.as_ref(), *limit).tokens(tokens)).await?;
+        if decision.wait.is_some_and(|wait| !wait.is_zero()) {
+            decision.wait = self.jittered(decision.wait);
+        }
+        Ok(decision)
+    }
+
+    /// Takes tokens now for a moment within `max_wait`, and sleeps until then.
+    ///
+    /// A slot that was more than 100 ms away is asked for again when it has come: a
+    /// penalty meanwhile has voided it, and a new one is reserved.
+    ///
+    /// # Errors
+    /// [`Error::RateLimited`] where no slot lies within `max_wait`; else as
+    /// [`RateLimiter::check`].
+    pub async fn acquire(
+        &self,
+        key: impl AsRef<[u8]>,
+        limit: &Limit,
+        tokens: impl Into<Tokens>,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        let (key, tokens) = (key.as_ref(), tokens.into());
+        let deadline = tokio::time::Instant::now().checked_add(max_wait);
+        loop {
+            // The first time it is as long as it was asked to be, however long asking takes.
+            let left = deadline.map_or(max_wait, |deadline| deadline.saturating_duration_since(tokio::time::Instant::now()));
+            let decision = self.inner.consume(&Consume::new(key, *limit).tokens(tokens).max_wait(left)).await?;
+            let Some(wait) = decision.wait.filter(|_| decision.is_allowed()) else { return Err(self.refusal(&decision)) };
+            if wait.is_zero() {
+                return Ok(decision);
+            }
+            tokio::time::sleep(self.jittered(Some(wait)).unwrap_or(wait)).await;
+            if wait <= NEAR {
+                return Ok(decision);
+            }
+            let now = self.inner.consume(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
+            if now.status != Status::Frozen {
+                return Ok(decision);
+            }
+        }
+    }
+
+    /// Calls if there is a token for it, and gives back what the call gave. The call is
+    /// not made without a token.
+    ///
+    /// # Errors
+    /// [`Error::RateLimited`] where there is no token; else as [`RateLimiter::check`].
+    pub async fn execute<F, T>(&self, key: impl AsRef<[u8]>, limit: &Limit, call: impl FnOnce() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = T>,
+    {
+        let decision = self.inner.consume(&Consume::new(key.as_ref(), *limit)).await?;
+        if decision.is_allowed() { Ok(call().await) } else { Err(self.refusal(&decision)) }
+    }
+
+    /// How long until one token can be had, without taking it, under the limit that the
+    /// bucket remembers; `None`: never. A bucket that nobody has used is full.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::check`].
+    pub async fn wait_for_one(&self, key: impl AsRef<[u8]>) -> Result<Option<Duration>, Error> {
+        let answer = self.inner.ask(&Peek::new(key.as_ref())).await?;
+        match answer.origin {
+            Origin::FailOpen => return Ok(Some(Duration::ZERO)),
+            Origin::FailClosed => return Ok(Some(ASK_AGAIN)),
+            _ => {}
+        }
+        let Some(reading) = answer.reply else { return Ok(Some(Duration::ZERO)) };
+        if reading.capacity.is_some() {
+            return Ok(reading.wait);
+        }
+        // No limit yet: what the vendor said is all there is.
+        let window = reading.vendor_reset.filter(|_| reading.vendor_remaining == Some(0)).unwrap_or_default();
+        Ok(Some(reading.frozen.max(window)))
+    }
+
+    /// Learns from a response: penalises or syncs the bucket as it says.
+    ///
+    /// It is sent in the background: the result need not be awaited, and there is no
+    /// error that could reach the caller. A SYNC is sent only where the response has
+    /// less left than this process last heard of the bucket. Of several policies each
+    /// goes to its own bucket ([`policy_key`]), and the tightest to `key` as well.
+    ///
+    /// Outside of a tokio runtime nothing is sent before the result is awaited.
+    pub fn observe<'h>(
+        &self,
+        key: impl AsRef<[u8]>,
+        status: u16,
+        headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
+    ) -> Observed {
+        let key = key.as_ref();
+        let advice = self.reader.read(status, headers, SystemTime::now());
+        let mut syncs = Vec::new();
+        let mut penalty = None;
+        match advice.action {
+            Action::Penalise(duration) => penalty = Some(Penalise::new(key, duration.unwrap_or(DEFAULT_PENALTY))),
+            Action::Sync => syncs.extend(advice.quota.as_ref().map(|quota| (quota, key.to_vec()))),
+            Action::None => {}
+        }
+        for quota in &advice.policies {
+            syncs.extend(quota.policy.as_ref().map(|policy| (quota, policy_key(key, policy))));
+        }
+        let syncs = syncs.into_iter().filter_map(|(quota, key)| {
+            let sync = quota.sync(key).filter(|sync| self.inner.known.is_news(sync))?;
+            Some((sync, quota.reset.unwrap_or(KNOWN_FOR)))
+        });
+        let syncs: Vec<_> = syncs.collect();
+        if penalty.is_some() {
+            self.inner.void_leases(key);
+        }
+        if penalty.is_none() && syncs.is_empty() {
+            return Observed(Work::Done);
+        }
+        let inner = Arc::clone(&self.inner);
+        let work = async move {
+            // What fails is lost: the next response says the same again.
+            if let Some(penalty) = penalty {
+                let _ = inner.tell(&penalty).await;
+            }
+            for (sync, holds) in syncs {
+                if let Ok(Answered { reply, origin: Origin::Redis }) = inner.tell(&sync).await {
+                    inner.known.heard(sync.key(), reply.remaining, holds);
+                }
+            }
+        };
+        match Handle::try_current() {
+            Ok(runtime) => Observed(Work::Spawned(runtime.spawn(work))),
+            Err(_) => Observed(Work::Waiting(Box::pin(work))),
+        }
+    }
+
+    /// Tokens of a bucket to be spent in this process, `batch` at a time: see [`Lease`].
+    pub fn lease(&self, key: impl AsRef<[u8]>, limit: &Limit, batch: u32) -> Lease<B> {
+        let held = Arc::new(Held::new(key.as_ref()));
+        let mut leases = self.inner.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.retain(|lease| lease.strong_count() > 0);
+        leases.push(Arc::downgrade(&held));
+        Lease::new(Arc::clone(&self.inner), held, *limit, batch)
+    }
+
+    fn refusal(&self, decision: &Decision) -> Error {
+        let refusal = decision.refusal();
+        Error::RateLimited(RateLimited { retry_after: self.jittered(refusal.retry_after), ..refusal })
+    }
+
+    /// A wait, and up to the jitter more.
+    fn jittered(&self, wait: Option<Duration>) -> Option<Duration> {
+        if self.jitter.is_zero() {
+            return wait;
+        }
+        // Random enough to spread a fleet, and no dependency.
+        let random = RandomState::new().build_hasher().finish();
+        let more = self.jitter.as_nanos().saturating_mul(u128::from(random)) >> 64; // below the jitter
+        wait.map(|wait| wait.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX))))
+    }
+}
+
+/// A reply and who gave it.
+pub(crate) struct Answered<T> {
+    pub(crate) reply: T,
+    pub(crate) origin: Origin,
+}
+
+impl<B: Buckets> Inner<B> {
+    pub(crate) async fn consume(&self, request: &Consume) -> Result<Decision, Error> {
+        let Answered { reply, origin } = self.ask(request).await?;
+        if origin == Origin::Redis {
+            self.known.heard(request.key(), reply.remaining, KNOWN_FOR);
+        }
+        Ok(Decision { origin: if reply.origin == Origin::Local { Origin::Local } else { origin }, ..reply })
+    }
+
+    /// Asks the buckets alone, with no say of what was chosen for when they are away.
+    pub(crate) async fn ask_buckets<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        let Some(away) = &self.away else { return self.buckets.ask(request).await };
+        match tokio::time::timeout(away.time_out, self.buckets.ask(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)).into()),
+        }
+    }
+
+    /// Asks, and does what was chosen where there is no answer.
+    async fn ask<R: Request>(&self, request: &R) -> Result<Answered<R::Reply>, Error> {
+        match self.ask_buckets(request).await {
+            Ok(reply) => Ok(Answered { reply, origin: Origin::Redis }),
+            Err(error) => self.instead(request, error),
+        }
+    }
+
+    /// What was chosen for an `error` that says that the buckets are away.
+    fn instead<R: Request>(&self, request: &R, error: Error) -> Result<Answered<R::Reply>, Error> {
+        let Some(away) = self.away.as_ref().filter(|_| error.is_redis_away()) else { return Err(error) };
+        Ok(match away.mode {
+            WhenAway::FailOpen => Answered { reply: request.without_redis(true), origin: Origin::FailOpen },
+            WhenAway::FailClosed => Answered { reply: request.without_redis(false), origin: Origin::FailClosed },
+            WhenAway::Local { share } => Answered { reply: away.fallback.answer(&request.share(share))?, origin: Origin::Local },
+        })
+    }
+
+    /// Asks for a whole batch; for the one call alone where the buckets are away, since
+    /// what did not come from them must not go back to them.
+    pub(crate) async fn consume_batch(&self, batch: &Consume, one: &Consume) -> Result<Decision, Error> {
+        match self.ask_buckets(batch).await {
+            Ok(decision) => Ok(Decision { origin: Origin::Redis, ..decision }),
+            Err(error) => self.instead(one, error).map(|answered| answered.reply),
+        }
+    }
+
+    /// Passes on what the vendor said; the fallback is to know it before Redis is away.
+    async fn tell<R: Request>(&self, request: &R) -> Result<Answered<R::Reply>, Error> {
+        if let Some(Away { mode: WhenAway::Local { share }, fallback, .. }) = &self.away {
+            let _ = fallback.answer(&request.share(*share)); // asked again where Redis is away: it changes nothing
+        }
+        self.ask(request).await
+    }
+
+    /// What leases hold of a bucket that the vendor has stopped is not to be spent.
+    fn void_leases(&self, key: &[u8]) {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        for held in leases.iter().filter_map(Weak::upgrade).filter(|held| held.key() == key) {
+            held.void();
+        }
+    }
+}
+
+/// The last `remaining` that this process heard of each bucket, and until when that
+/// is worth anything.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<Vec<u8>, (u64, Instant)>>);
+
+/// More keys than this are forgotten all at once: then a SYNC or two too many is sent.
+const MOST_KNOWN: usize = 100_000;
+
+/// What was heard is forgotten after so long, or at the reset it came with: a bucket
+/// that others use, or that jumped back, has another level by then.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+
+impl Known {
+    fn heard(&self, key: &[u8], remaining: u64, holds: Duration) {
+        let heard = (remaining, Instant::now() + holds.min(KNOWN_FOR));
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = known.get_mut(key) {
+            *place = heard;
+            return;
+        }
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(key.to_vec(), heard);
+    }
+
+    fn is_news(&self, sync: &Sync) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(sync.key()) {
+            // A part of a token is not in `remaining`: 4.5 is not less than 4.
+            Some((remaining, until)) if *until > Instant::now() => sync.remaining.whole() < *remaining,
+            _ => true,
+        }
+    }
+}
+
+/// What [`RateLimiter::observe`] does in the background. Await it to know that it is
+/// done; drop it to not care.
+#[derive(Debug)]
+pub struct Observed(Work);
+
+enum Work {
+    Done,
+    Spawned(JoinHandle<()>),
+    Waiting(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Done => "Done",
+            Self::Spawned(_) => "Spawned",
+            Self::Waiting(_) => "Waiting",
+        })
+    }
+}
+
+impl Future for Observed {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            Work::Done => {}
+            Work::Spawned(task) => drop(ready!(Pin::new(task).poll(context))),
+            Work::Waiting(work) => ready!(work.as_mut().poll(context)),
+        }
+        self.0 = Work::Done;
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,355 @@
+//! Requests as values. Each becomes a [`redis::Cmd`], so it goes over any
+//! connection that the `redis` crate has.
+
+use std::time::{Duration, SystemTime};
+
+use redis::{Cmd, FromRedisValue};
+
+use crate::limit::Seconds;
+use crate::{Decision, Error, Limit, Penalised, Reading, Synced, Tokens};
+
+/// What all requests have in common.
+///
+/// ```no_run
+/// use tokenbucket_client::{Consume, Limit, Request};
+///
+/// let mut connection = redis::Client::open("redis://127.0.0.1")?.get_connection()?;
+/// let limit = Limit::per_second(10)?;
+/// let decision = Consume::new("vendor", limit).query(&mut connection)?;
+/// if !decision.is_allowed() {
+///     println!("again in {:?}", decision.wait);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// In a pipeline the commands are added one by one, and the replies are typed:
+///
+/// ```no_run
+/// # use tokenbucket_client::{Consume, Decision, Limit, Request};
+/// # let mut connection = redis::Client::open("redis://127.0.0.1")?.get_connection()?;
+/// # let limit = Limit::per_second(10)?;
+/// let mut pipe = redis::pipe();
+/// pipe.add_command(Consume::new("a", limit).command()).add_command(Consume::new("b", limit).command());
+/// let (a, b): (Decision, Decision) = pipe.query(&mut connection)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Request: crate::local::Answer<Self::Reply> + Clone + Send + std::marker::Sync {
+    /// What the server answers.
+    type Reply: FromRedisValue + Send;
+
+    /// The command as the `redis` crate sends it.
+    fn command(&self) -> Cmd;
+
+    /// Asks over a blocking connection, also one out of a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`].
+    fn query(&self, connection: &mut dyn redis::ConnectionLike) -> Result<Self::Reply, Error> {
+        Ok(self.command().query(connection)?)
+    }
+
+    /// Asks over an asynchronous connection, also one out of a pool or to a cluster.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`].
+    #[cfg(feature = "aio")]
+    fn query_async<C>(&self, connection: &mut C) -> impl Future<Output = Result<Self::Reply, Error>> + Send
+    where
+        C: redis::aio::ConnectionLike + Send,
+    {
+        let command = self.command();
+        async move { Ok(command.query_async(connection).await?) }
+    }
+}
+
+/// `TB.CONSUME`: takes tokens, or says when they can be had.
+#[derive(Clone, Debug)]
+pub struct Consume {
+    pub(crate) key: Vec<u8>,
+    pub(crate) limit: Limit,
+    pub(crate) tokens: Tokens,
+    pub(crate) mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    Exactly,
+    UpTo,
+    Force,
+    Reserve(Duration),
+}
+
+impl Consume {
+    /// One token of the bucket at `key`, which keeps to `limit`.
+    pub fn new(key: impl Into<Vec<u8>>, limit: Limit) -> Self {
+        Self { key: key.into(), limit, tokens: Tokens::ONE, mode: Mode::Exactly }
+    }
+
+    /// So many tokens; [`Tokens::ZERO`] asks without taking.
+    #[must_use]
+    pub fn tokens(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.tokens = tokens.into();
+        self
+    }
+
+    /// As many whole tokens as there are, if they are not all there.
+    #[must_use]
+    pub const fn up_to(mut self) -> Self {
+        self.mode = Mode::UpTo;
+        self
+    }
+
+    /// Whatever holds: for a cost that is known only afterwards.
+    #[must_use]
+    pub const fn force(mut self) -> Self {
+        self.mode = Mode::Force;
+        self
+    }
+
+    /// Now for later, if they will be there within `wait` (at most 366 days): act
+    /// after [`Decision::wait`].
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.mode = Mode::Reserve(wait.min(MAX_WAIT));
+        self
+    }
+}
+
+/// 366 days, the longest the server reserves ahead.
+const MAX_WAIT: Duration = Duration::from_secs(31_622_400);
+
+/// The longest duration the server reads; it cuts far below.
+const MAX_SECONDS: Duration = Duration::from_secs(100_000_000_000);
+
+impl Request for Consume {
+    type Reply = Decision;
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.CONSUME");
+        command.arg(&self.key).arg(self.limit.capacity().to_string()).arg(self.limit.tokens().to_string());
+        if self.tokens != Tokens::ONE {
+            command.arg(self.tokens.to_string());
+        }
+        if self.limit.period() != Duration::from_secs(1) {
+            command.arg("PER").arg(Seconds(self.limit.period()).to_string());
+        }
+        match self.mode {
+            Mode::Exactly => {}
+            Mode::UpTo => drop(command.arg("UPTO")),
+            Mode::Force => drop(command.arg("FORCE")),
+            Mode::Reserve(wait) => drop(command.arg("MAXWAIT").arg(Seconds(wait).to_string())),
+        }
+        command
+    }
+}
+
+/// A moment, as a caller has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    In(Duration),
+    At(SystemTime),
+}
+
+impl When {
+    /// Moments before 1970 count as 1970: they are past.
+    fn write(self, command: &mut Cmd, within: Option<&str>, at: &str) {
+        let (name, seconds) = match self {
+            Self::In(duration) => (within, duration),
+            Self::At(moment) => (Some(at), moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()),
+        };
+        if let Some(name) = name {
+            command.arg(name);
+        }
+        command.arg(Seconds(seconds.min(MAX_SECONDS)).to_string());
+    }
+}
+
+/// `TB.PENALISE`: the vendor said 429. Nothing is granted until the end, and no
+/// burst after.
+#[derive(Clone, Debug)]
+pub struct Penalise {
+    pub(crate) key: Vec<u8>,
+    pub(crate) end: When,
+}
+
+impl Penalise {
+    /// For so long from now; 0 only empties the bucket.
+    pub fn new(key: impl Into<Vec<u8>>, duration: Duration) -> Self {
+        Self { key: key.into(), end: When::In(duration) }
+    }
+
+    /// Until a moment, which the server compares with its own clock.
+    pub fn until(key: impl Into<Vec<u8>>, end: SystemTime) -> Self {
+        Self { key: key.into(), end: When::At(end) }
+    }
+}
+
+impl Request for Penalise {
+    type Reply = Penalised;
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.PENALISE");
+        command.arg(&self.key);
+        self.end.write(&mut command, None, "UNTIL");
+        command
+    }
+}
+
+/// `TB.SYNC`: lowers the bucket to what the vendor's headers say is left.
+#[derive(Clone, Debug)]
+pub struct Sync {
+    pub(crate) key: Vec<u8>,
+    pub(crate) remaining: Tokens,
+    pub(crate) limit: Option<Tokens>,
+    pub(crate) reset: Option<When>,
+    pub(crate) tolerance: Tokens,
+}
+
+impl Sync {
+    /// So many are left.
+    pub fn new(key: impl Into<Vec<u8>>, remaining: impl Into<Tokens>) -> Self {
+        Self { key: key.into(), remaining: remaining.into(), limit: None, reset: None, tolerance: Tokens::ZERO }
+    }
+
+    /// The most the vendor holds, at least 1.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<Tokens>) -> Self {
+        self.limit = Some(limit.into());
+        self
+    }
+
+    /// After so long the vendor's count jumps back.
+    #[must_use]
+    pub const fn reset(mut self, duration: Duration) -> Self {
+        self.reset = Some(When::In(duration));
+        self
+    }
+
+    /// At a moment the vendor's count jumps back.
+    #[must_use]
+    pub const fn reset_at(mut self, moment: SystemTime) -> Self {
+        self.reset = Some(When::At(moment));
+        self
+    }
+
+    /// By how much the bucket's own figure may be above `remaining`: for calls that
+    /// are under way while the vendor counts.
+    #[must_use]
+    pub fn tolerance(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.tolerance = tokens.into();
+        self
+    }
+}
+
+impl Request for Sync {
+    type Reply = Synced;
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.SYNC");
+        command.arg(&self.key).arg(self.remaining.to_string());
+        if let Some(limit) = self.limit {
+            command.arg("LIMIT").arg(limit.to_string());
+        }
+        if let Some(reset) = self.reset {
+            reset.write(&mut command, Some("RESET"), "RESETAT");
+        }
+        if self.tolerance != Tokens::ZERO {
+            command.arg("TOLERANCE").arg(self.tolerance.to_string());
+        }
+        command
+    }
+}
+
+/// `TB.REFUND`: gives back the tokens of a call that was not made. The reply is
+/// what a plain request could take now; `None` where the bucket is full and so
+/// does not exist.
+#[derive(Clone, Debug)]
+pub struct Refund {
+    pub(crate) key: Vec<u8>,
+    pub(crate) tokens: Tokens,
+}
+
+impl Refund {
+    /// So many.
+    pub fn new(key: impl Into<Vec<u8>>, tokens: impl Into<Tokens>) -> Self {
+        Self { key: key.into(), tokens: tokens.into() }
+    }
+}
+
+impl Request for Refund {
+    type Reply = Option<u64>;
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.REFUND");
+        command.arg(&self.key).arg(self.tokens.to_string());
+        command
+    }
+}
+
+/// `TB.PEEK`: reads and writes nothing. `None` where there is no bucket, which is
+/// a full one.
+#[derive(Clone, Debug)]
+pub struct Peek {
+    pub(crate) key: Vec<u8>,
+}
+
+impl Peek {
+    /// Of the bucket at `key`.
+    pub fn new(key: impl Into<Vec<u8>>) -> Self {
+        Self { key: key.into() }
+    }
+}
+
+impl Request for Peek {
+    type Reply = Option<Reading>;
+
+    fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.PEEK");
+        command.arg(&self.key);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(request: &impl Request) -> String {
+        let command = request.command();
+        let words = command.args_iter().map(|arg| match arg {
+            redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
+            _ => unreachable!(),
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn requests_are_written_as_the_contract_has_them() {
+        let limit = Limit::per_second(10).unwrap();
+        let slow = Limit::per(Tokens::try_from(7_u64).unwrap(), Duration::from_millis(1500)).unwrap().with_burst(2).unwrap();
+        let moment = SystemTime::UNIX_EPOCH + Duration::from_millis(1_764_508_247_250);
+        let half: Tokens = "0.5".parse().unwrap();
+        for (written, expected) in [
+            (words(&Consume::new("k", limit)), "TB.CONSUME k 10 10"),
+            (words(&Consume::new("k", limit).tokens(0)), "TB.CONSUME k 10 10 0"),
+            (words(&Consume::new("k", slow).tokens(half).up_to()), "TB.CONSUME k 2 7 0.5 PER 1.5 UPTO"),
+            (words(&Consume::new("k", limit).force()), "TB.CONSUME k 10 10 FORCE"),
+            (words(&Consume::new("k", limit).max_wait(Duration::from_millis(250))), "TB.CONSUME k 10 10 MAXWAIT 0.25"),
+            (words(&Consume::new("k", limit).max_wait(Duration::MAX)), "TB.CONSUME k 10 10 MAXWAIT 31622400"),
+            (words(&Penalise::new("k", Duration::from_secs(5))), "TB.PENALISE k 5"),
+            (words(&Penalise::new("k", Duration::MAX)), "TB.PENALISE k 100000000000"),
+            (words(&Penalise::until("k", moment)), "TB.PENALISE k UNTIL 1764508247.25"),
+            (words(&Penalise::until("k", SystemTime::UNIX_EPOCH - Duration::from_secs(1))), "TB.PENALISE k UNTIL 0"),
+            (words(&Sync::new("k", 3)), "TB.SYNC k 3"),
+            (
+                words(&Sync::new("k", half).limit(40).reset(Duration::from_secs(9)).tolerance(2)),
+                "TB.SYNC k 0.5 LIMIT 40 RESET 9 TOLERANCE 2",
+            ),
+            (words(&Sync::new("k", 3).reset_at(moment)), "TB.SYNC k 3 RESETAT 1764508247.25"),
+            (words(&Refund::new("k", 3)), "TB.REFUND k 3"),
+            (words(&Peek::new(b"\x01k".to_vec())), "TB.PEEK \u{1}k"),
+        ] {
+            assert_eq!(written, expected);
+        }
+    }
+}
