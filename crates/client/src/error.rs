@@ -68,11 +68,16 @@ impl Error {
 
 impl From<RedisError> for Error {
     fn from(error: RedisError) -> Self {
-        let text = error.detail().unwrap_or_default();
-        if error.code() == Some("ERR") && text.starts_with("unknown command") && text.to_ascii_uppercase().contains("TB.") {
-            return Self::NotLoaded;
-        }
-        Self::Redis(error)
+        let unknown = |code: Option<&str>, text: Option<&str>| {
+            let text = text.unwrap_or_default();
+            code == Some("ERR") && text.starts_with("unknown command") && text.to_ascii_uppercase().contains("TB.")
+        };
+        let not_loaded = unknown(error.code(), error.detail())
+            || error
+                .clone()
+                .into_server_errors()
+                .is_some_and(|errors| errors.iter().any(|(_, error)| unknown(Some(error.code()), error.details())));
+        if not_loaded { Self::NotLoaded } else { Self::Redis(error) }
     }
 }
 

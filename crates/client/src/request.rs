@@ -134,11 +134,11 @@ impl Request for Consume {
             command.arg("PER").arg(Seconds(self.limit.period()).to_string());
         }
         match self.mode {
-            Mode::Exactly => {}
-            Mode::UpTo => drop(command.arg("UPTO")),
-            Mode::Force => drop(command.arg("FORCE")),
-            Mode::Reserve(wait) => drop(command.arg("MAXWAIT").arg(Seconds(wait).to_string())),
-        }
+            Mode::Exactly => &mut command,
+            Mode::UpTo => command.arg("UPTO"),
+            Mode::Force => command.arg("FORCE"),
+            Mode::Reserve(wait) => command.arg("MAXWAIT").arg(Seconds(wait).to_string()),
+        };
         command
     }
 }

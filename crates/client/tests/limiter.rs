@@ -1,0 +1,296 @@
+//! Waiting, calling and learning, with buckets in Redis and in this process.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tokenbucket_client::headers::{Preset, policy_key};
+use tokenbucket_client::{Buckets, Error, Limit, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
+
+use crate::server::{Server, TIME_OUT};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// Within a test nothing refills.
+fn slow(burst: u32) -> Limit {
+    Limit::per(1, Duration::from_secs(3600)).unwrap().with_burst(burst).unwrap()
+}
+
+fn fast() -> Limit {
+    Limit::per(1, MS(200)).unwrap()
+}
+
+async fn in_redis(server: &Server) -> RateLimiter<impl Buckets> {
+    RateLimiter::new(Redis(server.multiplexed().await), WhenAway::FailClosed, Duration::from_secs(5))
+}
+
+#[tokio::test]
+async fn a_check_takes_or_says_when() {
+    let server = Server::start();
+    check(&in_redis(&server).await, Origin::Redis).await;
+    check(&RateLimiter::in_process(), Origin::Local).await;
+}
+
+async fn check(limiter: &RateLimiter<impl Buckets>, origin: Origin) {
+    let decision = limiter.check("check", &slow(3), 2).await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.remaining, decision.origin), (true, 1, origin));
+    assert_eq!(decision.made_without_redis(), origin == Origin::Local);
+    let decision = limiter.check("check", &slow(3), 2).await.unwrap();
+    assert_eq!((decision.status, decision.remaining), (Status::Empty, 1));
+    assert!(decision.wait.unwrap() > Duration::from_secs(3500));
+}
+
+#[tokio::test]
+async fn a_call_is_made_with_a_token_and_never_without() {
+    let server = Server::start();
+    execute(&in_redis(&server).await).await;
+    execute(&RateLimiter::in_process()).await;
+}
+
+async fn execute(limiter: &RateLimiter<impl Buckets>) {
+    let calls = AtomicU32::new(0);
+    let call = async || calls.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(limiter.execute("execute", &slow(1), &call).await.unwrap(), 0);
+    let error = limiter.execute("execute", &slow(1), &call).await.unwrap_err();
+    let limited = error.rate_limited().unwrap();
+    assert_eq!((limited.status, limited.is_frozen()), (Status::Empty, false));
+    assert!(limited.retry_after.unwrap() > Duration::from_secs(3500));
+    assert!(error.to_string().starts_with("rate limited (empty), try again in 3"), "{error}");
+    // The vendor's doing is told apart, so that a queue need not count the attempt.
+    limiter.observe("execute", 429, [("Retry-After", b"7200".as_slice())]).await;
+    let error = limiter.execute("execute", &slow(1), &call).await.unwrap_err();
+    assert!(error.rate_limited().unwrap().is_frozen(), "{error}");
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn an_acquired_slot_has_come_when_it_returns() {
+    let server = Server::start();
+    acquire(&in_redis(&server).await).await;
+    acquire(&RateLimiter::in_process()).await;
+}
+
+async fn acquire(limiter: &RateLimiter<impl Buckets>) {
+    let start = Instant::now();
+    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(900)).await.unwrap().status, Status::Granted);
+    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(900)).await.unwrap().status, Status::Reserved);
+    // Less than a period, by the bit of it that passed between the two.
+    assert!(start.elapsed() >= MS(199), "{:?}", start.elapsed());
+    // Two who ask at the same moment do not get the same slot.
+    let limit = fast();
+    let both = || limiter.acquire("acquire", &limit, 1, MS(900));
+    let (a, b) = tokio::join!(both(), both());
+    let waits = [a.unwrap().wait.unwrap(), b.unwrap().wait.unwrap()];
+    assert!(waits[0].abs_diff(waits[1]) >= MS(195), "{waits:?}");
+    let error = limiter.acquire("acquire", &fast(), 1, MS(1)).await.unwrap_err();
+    assert!(matches!(error, Error::RateLimited(limited) if limited.status == Status::Empty), "{error}");
+    let error = limiter.acquire("acquire", &fast(), 2, MS(900)).await.unwrap_err();
+    assert!(matches!(error, Error::RateLimited(limited) if limited.retry_after.is_none()), "{error}");
+}
+
+#[tokio::test]
+async fn a_slot_that_a_penalty_has_voided_is_reserved_anew() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    limiter.check("k", &fast(), 1).await.unwrap();
+    let start = Instant::now();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("k", &fast(), 1, Duration::from_secs(5)).await }
+    });
+    tokio::time::sleep(MS(50)).await;
+    limiter.observe("k", 429, [("retry-after-ms", b"500".as_slice())]).await;
+    let decision = waiting.await.unwrap().unwrap();
+    assert_eq!(decision.status, Status::Reserved);
+    // The thaw, and then a token has to come in.
+    assert!(start.elapsed() >= MS(740), "{:?}", start.elapsed());
+    // Reserved, asked again, reserved anew, asked again; and the check.
+    assert_eq!(server.calls("tb.consume"), 5);
+}
+
+#[tokio::test]
+async fn a_near_slot_is_not_asked_for_again() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    let limit = Limit::per(1, MS(80)).unwrap();
+    limiter.check("k", &limit, 1).await.unwrap();
+    limiter.acquire("k", &limit, 1, MS(500)).await.unwrap();
+    assert_eq!(server.calls("tb.consume"), 2);
+}
+
+#[tokio::test]
+async fn a_new_slot_has_to_lie_within_what_is_left_of_the_wait() {
+    let limiter = RateLimiter::in_process();
+    limiter.check("k", &fast(), 1).await.unwrap();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("k", &fast(), 1, MS(400)).await }
+    });
+    tokio::time::sleep(MS(20)).await;
+    limiter.observe("k", 429, [("retry-after", b"60".as_slice())]).await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(error.rate_limited().unwrap().is_frozen(), "{error}");
+}
+
+#[tokio::test]
+async fn jitter_only_ever_adds() {
+    let exact = RateLimiter::in_process();
+    let spread = RateLimiter::in_process().with_jitter(Duration::from_secs(100));
+    exact.check("k", &slow(1), 1).await.unwrap();
+    spread.check("k", &slow(1), 1).await.unwrap();
+    let least = exact.check("k", &slow(1), 1).await.unwrap().wait.unwrap();
+    let mut waits = Vec::new();
+    for _ in 0..50 {
+        let wait = spread.check("k", &slow(1), 1).await.unwrap().wait.unwrap();
+        assert!(wait + MS(500) >= least && wait <= least + Duration::from_secs(100), "{wait:?} {least:?}");
+        waits.push(wait);
+        let refused = spread.execute("k", &slow(1), async || ()).await.unwrap_err();
+        assert!(refused.rate_limited().unwrap().retry_after.unwrap() + MS(500) >= least);
+    }
+    waits.sort();
+    assert!(waits[49] - waits[0] > Duration::from_secs(30), "{waits:?}");
+    // What is granted now is granted now.
+    assert_eq!(spread.check("other", &slow(1), 1).await.unwrap().wait, Some(Duration::ZERO));
+    assert_eq!(spread.check("k", &slow(1), 2).await.unwrap().wait, None);
+}
+
+#[tokio::test]
+async fn a_429_with_nothing_in_it_uses_the_default() {
+    let limiter =
+        RateLimiter::in_process().with_default_penalty(Duration::from_secs(30)).with_penalty_cap(Duration::from_secs(40));
+    limiter.observe("k", 429, []).await;
+    let wait = limiter.wait_for_one("k").await.unwrap().unwrap();
+    assert!(wait > Duration::from_secs(29) && wait <= Duration::from_secs(30), "{wait:?}");
+    limiter.observe("k", 429, [("retry-after", b"4000".as_slice())]).await;
+    let wait = limiter.wait_for_one("k").await.unwrap().unwrap();
+    assert!(wait > Duration::from_secs(39) && wait <= Duration::from_secs(40), "{wait:?}");
+}
+
+#[tokio::test]
+async fn the_wait_for_one_takes_nothing() {
+    let server = Server::start();
+    wait_for_one(&in_redis(&server).await).await;
+    wait_for_one(&RateLimiter::in_process()).await;
+}
+
+async fn wait_for_one(limiter: &RateLimiter<impl Buckets>) {
+    assert_eq!(limiter.wait_for_one("one").await.unwrap(), Some(Duration::ZERO));
+    for _ in 0..2 {
+        limiter.check("one", &slow(2), 1).await.unwrap();
+    }
+    for _ in 0..3 {
+        let wait = limiter.wait_for_one("one").await.unwrap().unwrap();
+        assert!(wait > Duration::from_secs(3590) && wait <= Duration::from_secs(3600), "{wait:?}");
+    }
+    // Before anybody consumed there is only what the vendor said.
+    limiter.observe("bare", 200, [("ratelimit", b"\"d\";r=0;t=50".as_slice())]).await;
+    let wait = limiter.wait_for_one("bare").await.unwrap().unwrap();
+    assert!(wait > Duration::from_secs(49) && wait <= Duration::from_secs(50), "{wait:?}");
+}
+
+fn headers<'h>(remaining: &'h str, reset: &'h str) -> [(&'static str, &'h [u8]); 2] {
+    [("X-RateLimit-Remaining", remaining.as_bytes()), ("X-RateLimit-Reset", reset.as_bytes())]
+}
+
+#[tokio::test]
+async fn a_sync_is_sent_only_where_less_is_left_than_was_known() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    assert_eq!(limiter.check("k", &slow(100), 1).await.unwrap().remaining, 99);
+    for (remaining, sent, left) in
+        [("99", 0, 99), ("5000", 0, 99), ("98.5", 1, 98), ("98", 1, 98), ("40", 2, 40), ("41", 2, 40), ("0", 3, 0)]
+    {
+        limiter.observe("k", 200, [("x-ratelimit-remaining", remaining.as_bytes())]).await;
+        assert_eq!(server.calls("tb.sync"), sent, "{remaining}");
+        let tokens = Peek::new("k").query(&mut server.connection()).unwrap().unwrap().tokens.unwrap();
+        assert!((f64::from(left)..f64::from(left) + 1.0).contains(&tokens), "{remaining}: {tokens}");
+    }
+    // Of a bucket that this process knows nothing of everything is news.
+    limiter.observe("unknown", 200, [("x-ratelimit-remaining", b"4000".as_slice())]).await;
+    assert_eq!(server.calls("tb.sync"), 4);
+    // A response that says nothing sends nothing.
+    limiter.observe("k", 200, [("content-type", b"text/plain".as_slice())]).await;
+    limiter.observe("k", 500, []).await;
+    assert_eq!((server.calls("tb.sync"), server.calls("tb.penalise")), (4, 0));
+}
+
+#[tokio::test]
+async fn a_window_is_sent_with_its_reset_and_the_time_to_full_is_not() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    let soon = (std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 100).to_string();
+    limiter.observe("window", 200, headers("5", &soon)).await;
+    limiter.observe("full", 200, headers("5", "100")).await;
+    let read = |key: &str| Peek::new(key).query(&mut server.connection()).unwrap().unwrap();
+    let window = read("window");
+    assert_eq!(window.vendor_remaining, Some(5));
+    assert!(window.vendor_reset.unwrap() > Duration::from_secs(97), "{window:?}");
+    assert_eq!(read("full").vendor_reset, None);
+    assert_eq!(limiter.check("full", &slow(100), 0).await.unwrap().remaining, 5);
+}
+
+#[tokio::test]
+async fn each_policy_goes_to_its_own_bucket_and_the_tightest_to_the_key() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    let fields = [
+        ("RateLimit", b"\"burst\";r=50;t=30, \"day/x\";r=3;t=7200".as_slice()),
+        ("RateLimit-Policy", b"\"burst\";q=100, \"day/x\";q=1000"),
+    ];
+    limiter.observe("vendor", 200, fields).await;
+    let left =
+        |key: Vec<u8>| Peek::new(key).query(&mut server.connection()).unwrap().and_then(|reading| reading.vendor_remaining);
+    assert_eq!(left(b"{vendor}:burst".to_vec()), Some(50));
+    assert_eq!(left(b"{vendor}:day/x".to_vec()), Some(3));
+    assert_eq!(left(b"vendor".to_vec()), Some(3));
+    // A key with a hash tag keeps it.
+    assert_eq!(policy_key(b"{tenant}vendor", "day"), b"{tenant}vendor:day");
+    assert_eq!(policy_key(b"a{}b", "day"), b"{a{}b}:day");
+}
+
+#[tokio::test]
+async fn a_preset_says_what_its_vendor_means() {
+    let limiter = RateLimiter::in_process().with_preset(Preset::GitHub);
+    limiter.observe("k", 403, [("retry-after", b"30".as_slice())]).await;
+    assert_eq!(limiter.check("k", &slow(5), 1).await.unwrap().status, Status::Frozen);
+}
+
+#[tokio::test]
+async fn observing_neither_delays_nor_fails() {
+    let server = Server::start();
+    let limiter = server.limiter(WhenAway::FailClosed);
+    limiter.check("k", &slow(5), 1).await.unwrap();
+    server.signal("-STOP");
+    let start = Instant::now();
+    for _ in 0..100 {
+        limiter.observe("k", 429, [("retry-after", b"60".as_slice())]);
+    }
+    assert!(start.elapsed() < MS(100), "{:?}", start.elapsed());
+    // Who awaits it waits no longer than the time-out, and hears of no error.
+    limiter.observe("k", 429, []).await;
+    assert!(start.elapsed() < TIME_OUT + Duration::from_secs(1));
+    server.signal("-CONT");
+}
+
+#[tokio::test]
+async fn what_is_observed_is_sent_though_nobody_awaits_it() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    drop(limiter.observe("k", 429, [("retry-after", b"60".as_slice())]));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while server.calls("tb.penalise") == 0 {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(MS(5)).await;
+    }
+}
+
+#[test]
+fn outside_of_a_runtime_it_is_sent_when_awaited() {
+    let limiter = RateLimiter::in_process();
+    let observed = limiter.observe("k", 429, [("retry-after", b"60".as_slice())]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        assert_eq!(limiter.check("k", &slow(5), 1).await.unwrap().status, Status::Granted);
+        observed.await;
+        assert_eq!(limiter.check("k", &slow(5), 1).await.unwrap().status, Status::Frozen);
+    });
+}
