@@ -31,16 +31,15 @@ use crate::{Consume, Decision, Error, Limit, Origin, Refund, Status, Tokens};
 /// - **Denials** are kept as well, for the wait the server told, at most
 ///   [`Lease::keep`]: a bucket that is empty is not asked again by every caller.
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # use tokenbucket_client::{Limit, RateLimiter, Redis, WhenAway};
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// # let connection = redis::Client::open("redis://127.0.0.1")?.get_multiplexed_async_connection().await?;
-/// let limiter = RateLimiter::new(Redis(connection), WhenAway::FailClosed, Duration::from_millis(200));
+/// ```
+/// use tokenbucket_client::{Limit, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_process(); // with Redis it is worth something
 /// let lease = limiter.lease("hot", &Limit::per_second(10_000)?, 100);
-/// if lease.take(1).await?.is_allowed() {
-///     // call
-/// }
+/// assert!(lease.take(1).await?.is_allowed());
+/// assert_eq!(lease.held(), 99);
 /// # Ok(())
 /// # }
 /// ```

@@ -54,3 +54,8 @@ pub use local::Local;
 pub use redis;
 pub use reply::{Decision, Origin, Penalised, Reading, Status, Synced};
 pub use request::{Consume, Peek, Penalise, Refund, Request, Sync};
+
+/// The examples of the README, so that they are compiled.
+#[cfg(all(doctest, feature = "limiter"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

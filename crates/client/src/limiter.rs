@@ -80,26 +80,35 @@ pub enum WhenAway {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tokenbucket_client::{Limit, RateLimiter, Redis, WhenAway};
+/// use tokenbucket_client::{RateLimiter, Redis, WhenAway};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// # async fn call_vendor() -> Result<(u16, Vec<(String, Vec<u8>)>), Box<dyn std::error::Error>> { unimplemented!() }
-/// let connection = redis::Client::open("redis://127.0.0.1")?.get_multiplexed_async_connection().await?;
+/// let connection = redis::Client::open("redis://127.0.0.1")?.get_connection_manager().await?;
 /// let limiter = RateLimiter::new(Redis(connection), WhenAway::Local { share: 0.25 }, Duration::from_millis(200));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// From there on it is the same with buckets in Redis and in this process:
+///
+/// ```
+/// use tokenbucket_client::{Limit, RateLimiter};
+///
+/// # async fn call_vendor() -> (u16, Vec<(&'static str, &'static [u8])>) { (429, vec![("retry-after", b"30")]) }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = RateLimiter::in_process();
 /// let limit = Limit::per_second(10)?;
 ///
-/// match limiter.execute("vendor", &limit, call_vendor).await {
-///     Ok(response) => {
-///         let (status, headers) = response?;
-///         limiter.observe("vendor", status, headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())));
-///     }
-///     Err(error) => match error.rate_limited() {
-///         // The vendor stopped us: not this job's fault, so no attempt is counted.
-///         Some(limited) if limited.is_frozen() => println!("requeue in {:?}", limited.retry_after),
-///         Some(limited) => println!("later, in {:?}", limited.retry_after),
-///         None => return Err(error.into()),
-///     },
-/// }
+/// // There is a token, so the vendor is called; it says 429.
+/// let (status, headers) = limiter.execute("vendor", &limit, call_vendor).await?;
+/// limiter.observe("vendor", status, headers).await; // or do not await it
+///
+/// // So nobody calls it for the time being.
+/// let error = limiter.execute("vendor", &limit, call_vendor).await.unwrap_err();
+/// let limited = error.rate_limited().expect("no tokens, and nothing worse");
+/// assert!(limited.is_frozen(), "not this job's fault: a queue need not count the attempt");
+/// assert_eq!(limited.retry_after.map(|wait| wait.as_secs()), Some(30));
 /// # Ok(())
 /// # }
 /// ```
@@ -129,7 +138,8 @@ pub(crate) struct Inner<B> {
 struct Away {
     mode: WhenAway,
     time_out: Duration,
-    fallback: Local,
+    /// Where it is wanted.
+    fallback: Option<Local>,
 }
 
 /// A slot that is at most this far away is not asked for again.
@@ -151,7 +161,8 @@ impl<B: Buckets> RateLimiter<B> {
     /// An answer that comes too late may have taken its token all the same: while a
     /// server is slow, calls are lost, never won.
     pub fn new(buckets: B, when_away: WhenAway, time_out: Duration) -> Self {
-        Self::over(buckets, Some(Away { mode: when_away, time_out, fallback: Local::new() }))
+        let fallback = matches!(when_away, WhenAway::Local { .. }).then(Local::new);
+        Self::over(buckets, Some(Away { mode: when_away, time_out, fallback }))
     }
 
     fn over(buckets: B, away: Option<Away>) -> Self {
@@ -205,7 +216,8 @@ impl<B: Buckets> RateLimiter<B> {
     /// Takes tokens now for a moment within `max_wait`, and sleeps until then.
     ///
     /// A slot that was more than 100 ms away is asked for again when it has come: a
-    /// penalty meanwhile has voided it, and a new one is reserved.
+    /// penalty meanwhile has voided it, and a new one is reserved. A slot whose caller
+    /// goes away while it sleeps is not given back.
     ///
     /// # Errors
     /// [`Error::RateLimited`] where no slot lies within `max_wait`; else as
@@ -388,10 +400,12 @@ impl<B: Buckets> Inner<B> {
     /// What was chosen for an `error` that says that the buckets are away.
     fn instead<R: Request>(&self, request: &R, error: Error) -> Result<Answered<R::Reply>, Error> {
         let Some(away) = self.away.as_ref().filter(|_| error.is_redis_away()) else { return Err(error) };
-        Ok(match away.mode {
-            WhenAway::FailOpen => Answered { reply: request.without_redis(true), origin: Origin::FailOpen },
-            WhenAway::FailClosed => Answered { reply: request.without_redis(false), origin: Origin::FailClosed },
-            WhenAway::Local { share } => Answered { reply: away.fallback.answer(&request.share(share))?, origin: Origin::Local },
+        Ok(match (away.mode, &away.fallback) {
+            (WhenAway::FailOpen, _) => Answered { reply: request.without_redis(true), origin: Origin::FailOpen },
+            (WhenAway::Local { share }, Some(fallback)) => {
+                Answered { reply: fallback.answer(&request.share(share))?, origin: Origin::Local }
+            }
+            _ => Answered { reply: request.without_redis(false), origin: Origin::FailClosed },
         })
     }
 
@@ -406,7 +420,7 @@ impl<B: Buckets> Inner<B> {
 
     /// Passes on what the vendor said; the fallback is to know it before Redis is away.
     async fn tell<R: Request>(&self, request: &R) -> Result<Answered<R::Reply>, Error> {
-        if let Some(Away { mode: WhenAway::Local { share }, fallback, .. }) = &self.away {
+        if let Some(Away { mode: WhenAway::Local { share }, fallback: Some(fallback), .. }) = &self.away {
             let _ = fallback.answer(&request.share(*share)); // asked again where Redis is away: it changes nothing
         }
         self.ask(request).await

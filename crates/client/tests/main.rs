@@ -1,8 +1,13 @@
 //! The client against real servers: one binary, whose modules share a harness.
+#![cfg(test)] // all of it: what tests may do, their harness may
 
+mod agreement;
 mod away;
 mod explain;
 mod fuzz;
+mod leases;
 mod limiter;
 mod requests;
 mod server;
+#[cfg(feature = "tower")]
+mod tower;

@@ -387,6 +387,23 @@ impl Bucket {
         self.forgotten_us().div_euclid(1000).saturating_add(1)
     }
 
+    /// Limit and zero moment of a bucket that remembers nothing else; for whoever keeps
+    /// those in a form of his own.
+    pub fn plain(&self) -> Option<(Limit, Moment)> {
+        match self {
+            Self::Limited(bucket) if bucket.vendor.is_empty() => Some((bucket.limit, bucket.zero)),
+            _ => None,
+        }
+    }
+
+    /// A bucket that remembers nothing but a limit and its zero moment, `us`
+    /// microseconds and `part`/[`Rate::tokens`] of another. `None` where that is more
+    /// than a whole one.
+    pub fn from_plain(limit: Limit, us: i64, part: u128) -> Option<Self> {
+        let zero = Moment { us, part };
+        (part < limit.rate().tokens()).then_some(Self::Limited(Limited { limit, zero, vendor: Vendor::default() }))
+    }
+
     /// The limit it remembers.
     pub const fn limit(&self) -> Option<&Limit> {
         match self {
