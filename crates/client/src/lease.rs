@@ -123,7 +123,7 @@ impl<B: Buckets> Lease<B> {
     }
 
     /// Takes whole tokens, of those held or of the next batch.
-    /// [`Decision::remaining`] is what is held then.
+    /// Of those held, [`Decision::remaining`] is what is held then.
     ///
     /// # Errors
     /// As [`RateLimiter::check`](crate::RateLimiter::check).

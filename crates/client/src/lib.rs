@@ -23,12 +23,11 @@
 //! - [`headers`] (feature `headers`): what a vendor's response says about its limits.
 //! - [`Local`]: the same buckets in this process, without a server.
 //! - [`Lease`] (feature `limiter`): for a key hotter than one server should carry.
-//! - [`tower`] (feature `tower`): a layer around any HTTP client.
+//! - `tower` (feature `tower`): a layer around any HTTP client.
 //!
 //! Without default features there is nothing but requests, replies and [`Local`].
 
 #![forbid(unsafe_code)]
-#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
 #[cfg(feature = "headers")]

@@ -49,15 +49,16 @@ impl Tokens {
         self.0.whole()
     }
 
-    /// `share` of it, rounded down; all of it where `share` is 1 or more or no number.
+    /// `share` of it, rounded down. A share is from a thousandth to all; what is no
+    /// number is a thousandth, which is the careful side.
     #[cfg(feature = "limiter")]
     pub(crate) fn share(self, share: f64) -> Self {
-        if !(0.0..1.0).contains(&share) {
+        if share >= 1.0 {
             return self;
         }
         // Millionths of the share: good to 10^18 · 10^6 in 128 bits.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 10^6, just checked")]
-        let part = (share * 1e6) as u128;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "10^3 to 10^6")]
+        let part = if share > 0.001 { (share * 1e6) as u128 } else { 1000 };
         let millionths = u128::from(self.millionths()) * part / 1_000_000; // down: never more than the share
         u64::try_from(millionths).ok().and_then(|millionths| Self::from_millionths(millionths).ok()).unwrap_or(self)
     }
@@ -192,7 +193,8 @@ impl Limit {
         self.per
     }
 
-    /// `share` of rate and burst, with a burst of at least `least` where this has that.
+    /// `share` of rate and burst, with a burst of at least `least` where this has that. All
+    /// of it where the share is a limit that no bucket can keep: a token in a century.
     #[cfg(feature = "limiter")]
     pub(crate) fn share(&self, share: f64, least: Tokens) -> Self {
         let capacity = self.capacity.share(share).max(least.min(self.capacity));
@@ -271,10 +273,13 @@ mod tests {
         assert_eq!((half.tokens(), half.capacity()), (Tokens::from(50), Tokens::from(50)));
         assert_eq!(limit.share(0.001, Tokens::ONE).capacity(), Tokens::ONE);
         assert_eq!(limit.share(0.001, Tokens::from(200)).capacity(), Tokens::from(100));
-        for share in [1.0, 7.0, -1.0, f64::NAN, f64::INFINITY] {
+        for share in [1.0, 7.0, f64::INFINITY] {
             assert_eq!(limit.share(share, Tokens::ONE), limit, "{share}");
         }
-        // A share that rounds to no rate at all would never grant: the whole limit is the lesser evil.
-        assert_eq!(Limit::per_second(1).unwrap().share(0.0, Tokens::ONE), Limit::per_second(1).unwrap());
+        for share in [0.001, 0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(limit.share(share, Tokens::ONE).tokens().millionths(), 100_000, "{share}");
+        }
+        let yearly = Limit::per(1, MAX_PERIOD).unwrap();
+        assert_eq!(yearly.share(0.001, Tokens::ONE), yearly);
     }
 }

@@ -71,7 +71,7 @@ pub enum WhenAway {
     /// Keep to a share of the limit in this process, one over the number of
     /// processes.
     Local {
-        /// From 0 to 1.
+        /// From 0.001 to 1; what is outside is cut to that.
         share: f64,
     },
 }

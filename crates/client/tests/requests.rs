@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use redis::Value;
 use tokenbucket_client::{
-    Consume, Decision, Error, Limit, Origin, Peek, Penalise, Penalised, Reading, Refund, Request, Status, Sync, Synced, Tokens,
+    Consume, Decision, Error, Limit, Origin, Peek, Penalise, Penalised, RateLimiter, Reading, Redis, Refund, Request, Status,
+    Sync, Synced, Tokens, WhenAway,
 };
 
 use crate::server::{Server, wait_until};
@@ -131,6 +132,9 @@ async fn a_cluster_is_asked_at_the_node_that_has_the_key() {
         assert!(Peek::new(key.as_str()).query_async(&mut connection).await.unwrap().is_some());
         assert_eq!(Refund::new(key.as_str(), 1).query_async(&mut connection).await.unwrap(), Some(9));
     }
+    let limiter = RateLimiter::new(Redis(connection), WhenAway::FailClosed, Duration::from_secs(5));
+    let decision = limiter.check("key1", &slow(), 1).await.unwrap();
+    assert_eq!((decision.origin, decision.remaining), (Origin::Redis, 8));
     let calls = nodes.iter().map(|node| node.calls("tb.consume"));
     assert!(calls.clone().all(|calls| calls > 10), "{:?}", calls.collect::<Vec<_>>());
 }

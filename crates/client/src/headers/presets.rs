@@ -16,7 +16,8 @@ pub enum Preset {
     /// GitHub's REST API: `x-ratelimit-limit`, `-remaining` and `-reset`, a Unix time
     /// at which the window **ends**. A 403 means the same as a 429 where it has a
     /// `retry-after`, or nothing is left; with neither, a 429 is a secondary limit,
-    /// for which the page asks to wait a minute.
+    /// for which the page asks to wait a minute. Each `x-ratelimit-resource` is counted
+    /// apart, so use a key for each.
     ///
     /// <https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api>,
     /// read whole in its source.
