@@ -165,6 +165,8 @@ fn slack() {
         &[
             ("HTTP/2 429|retry-after: 30|content-type: application/json", "penalise 30 left - of - reset -"),
             ("HTTP/2 200|content-type: application/json", "none - left - of - reset -"),
+            // Should it ever send more, that is read as of one who is not known.
+            ("HTTP/2 200|x-ratelimit-remaining: 3|x-ratelimit-reset: 1764508307", "sync - left 3 of - reset 60 window"),
         ],
     );
 }

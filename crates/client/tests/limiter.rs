@@ -123,10 +123,12 @@ async fn a_new_slot_has_to_lie_within_what_is_left_of_the_wait() {
     limiter.check("k", &fast(), 1).await.unwrap();
     let waiting = tokio::spawn({
         let limiter = limiter.clone();
-        async move { limiter.acquire("k", &fast(), 1, MS(400)).await }
+        async move { limiter.acquire("k", &fast(), 1, MS(2100)).await }
     });
     tokio::time::sleep(MS(20)).await;
-    limiter.observe("k", 429, [("retry-after", b"60".as_slice())]).await;
+    // The next slot is 2.2 s after the start: too late, though less than 2.1 s from now
+    // when the first one has come.
+    limiter.observe("k", 429, [("retry-after-ms", b"2000".as_slice())]).await;
     let error = waiting.await.unwrap().unwrap_err();
     assert!(error.rate_limited().unwrap().is_frozen(), "{error}");
 }

@@ -117,7 +117,11 @@ impl Server {
 
     /// A connection that comes back by itself, and need not be there yet.
     pub(crate) fn managed(&self) -> ConnectionManager {
-        let config = ConnectionManagerConfig::new().set_number_of_retries(1).set_connection_timeout(Some(TIME_OUT));
+        // No time-out of its own for answers: the limiter's is the one to try.
+        let config = ConnectionManagerConfig::new()
+            .set_number_of_retries(1)
+            .set_connection_timeout(Some(TIME_OUT))
+            .set_response_timeout(None);
         ConnectionManager::new_lazy_with_config(self.client(), config).unwrap()
     }
 

@@ -338,6 +338,8 @@ impl<'h> Fields<'h> {
 
     /// The counts of a vendor that is not known, or whose own fields are missing.
     fn guess(&self, vendor: Option<&Vendor>, now: Moment) -> Vec<Found> {
+        // One whose resets are not known says nothing of them.
+        let vendor = vendor.filter(|vendor| !vendor.quotas.is_empty());
         let policy = self.joined("ratelimit-policy");
         if let Some(limit) = self.joined("ratelimit") {
             let found = ietf::quotas(&limit, policy.as_deref());

@@ -632,6 +632,20 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_is_never_told_too_short() {
+        let burst: Tokens = "0.003001".parse().unwrap();
+        let limit = Limit::per_second(3).unwrap().with_burst(burst).unwrap();
+        let request = Consume::new("k", limit).tokens(burst);
+        for wait in [0, 2] {
+            // 1000 µs and a third: a whole microsecond more, and so a millisecond.
+            let local = Local::new();
+            local.answer_at(&request, 0).unwrap();
+            let told = local.answer_at(&request, if wait == 0 { 1001 } else { 0 }).unwrap();
+            assert_eq!(told.wait, Some(Duration::from_millis(wait)));
+        }
+    }
+
+    #[test]
     fn a_usual_bucket_takes_the_short_way_and_is_small() {
         let local = Local::new();
         local.check("k", &limit(3), 1);
