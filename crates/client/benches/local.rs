@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use governor::{Quota, RateLimiter};
 use tokenbucket_client::{Limit, Local};
 
-const CALLS: usize = 20_000;
-const SLICES: usize = 101;
+const CALLS: usize = 200_000;
+const SLICES: usize = 41;
 
 /// What one thread does to a key.
 type Call<'c> = &'c (dyn Fn(&String) + Sync);

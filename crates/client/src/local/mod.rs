@@ -656,7 +656,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         local.answer(&Consume::new("k", limit(3)).force()).unwrap();
         assert!(is_hot(&local));
-        assert!(size_of::<(Box<[u8]>, Kept)>() <= 40, "{}", size_of::<(Box<[u8]>, Kept)>());
+        assert!(size_of::<(Box<[u8]>, Kept)>() <= 32, "{}", size_of::<(Box<[u8]>, Kept)>());
     }
 
     #[test]
