@@ -387,11 +387,11 @@ impl Bucket {
         self.forgotten_us().div_euclid(1000).saturating_add(1)
     }
 
-    /// Limit and zero moment of a bucket that remembers nothing else; for whoever keeps
-    /// those in a form of his own.
-    pub fn plain(&self) -> Option<(Limit, Moment)> {
+    /// Limit and zero moment of a bucket that remembers nothing else, as
+    /// [`Bucket::from_plain`] takes them; for whoever keeps those in a form of his own.
+    pub fn plain(&self) -> Option<(Limit, i64, u128)> {
         match self {
-            Self::Limited(bucket) if bucket.vendor.is_empty() => Some((bucket.limit, bucket.zero)),
+            Self::Limited(bucket) if bucket.vendor.is_empty() => Some((bucket.limit, bucket.zero.us, bucket.zero.part)),
             _ => None,
         }
     }

@@ -50,9 +50,9 @@ impl Terms {
 impl Hot {
     /// `None` for a bucket that is not usual; `terms` are those of its limit.
     pub(super) fn new(bucket: &Bucket, terms: impl FnOnce(Limit) -> Option<Arc<Terms>>) -> Option<Self> {
-        let (limit, zero) = bucket.plain()?;
+        let (limit, us, part) = bucket.plain()?;
         let terms = terms(limit)?;
-        let zero = zero.floor_us().checked_mul(terms.rate)?.checked_add(i64::try_from(zero.part()).ok()?)?;
+        let zero = us.checked_mul(terms.rate)?.checked_add(i64::try_from(part).ok()?)?;
         Some(Self { zero: AtomicI64::new(zero), terms })
     }
 
