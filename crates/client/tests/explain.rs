@@ -12,11 +12,13 @@ const NOW: &str = "1764508247";
 fn binary() -> &'static PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        let arguments = ["build", "--quiet", "--package", "tokenbucket-client", "--example", "explain"];
-        let status = Command::new(env!("CARGO")).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-        assert!(status.success());
+        // Always as the debug build, whatever this test is.
         let test = std::env::current_exe().unwrap();
-        test.ancestors().nth(2).expect("target/<profile>/deps").join("examples/explain")
+        let target = test.ancestors().nth(3).expect("target/<profile>/deps");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "tokenbucket-client", "--example", "explain", "--target-dir"]);
+        assert!(build.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+        target.join("debug/examples/explain")
     })
 }
 

@@ -177,7 +177,8 @@ fn module() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).expect("target/<profile>/deps");
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "redis-tokenbucket", "--lib"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        build.args(["build", "--quiet", "--package", "redis-tokenbucket", "--lib", "--target-dir"]);
+        build.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
         if profile.ends_with("release") {
             build.arg("--release");
         }
