@@ -311,6 +311,9 @@ impl Server {
     pub(crate) fn wait_for_sync(&self, primary: &Server) {
         let (mut here, mut there) = (self.connect(), primary.connect());
         wait_until("the replica to be up", || here.info("replication", "master_link_status") == "up");
+        // The primary hears of it a little later, and only then fails over to it.
+        let is_online = |field: &String| field.contains("state=online");
+        wait_until("the primary to see it", || there.info_fields("replication").values().any(is_online));
         let offset = |text: String| text.parse::<i64>().unwrap();
         let written = offset(there.info("replication", "master_repl_offset"));
         wait_until("the replica to catch up", || offset(here.info("replication", "slave_repl_offset")) >= written);

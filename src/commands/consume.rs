@@ -13,6 +13,7 @@ use tokenbucket::{Bucket, Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding,
 pub(super) const COMMAND: Command = Command {
     name: "TB.CONSUME",
     summary: "Takes tokens from a bucket, or says how long to wait for them.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Update,

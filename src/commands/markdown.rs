@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::COMMANDS;
-use super::spec::{Argument, Audience, Command, KeyAccess, Kind};
+use super::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
 
 const HEAD: &str = "\
 <!-- Made from src/commands by `./dev docs`; changes here are lost. -->
@@ -28,7 +28,6 @@ What holds for all of them:
   token count is whole, rounded down. The exact values are in `TB.PEEK`.
 - A bucket that does not exist is a full one. A bucket is a key of type
   `tokbucket`; it goes by itself when it is full and nothing else is remembered.
-- All take O(1) time.
 
 ";
 
@@ -52,10 +51,11 @@ fn write(text: &mut String, command: &Command) -> std::fmt::Result {
     }
     let access = match (command.access, command.audience) {
         (KeyAccess::Read, _) => "reads its key; works on a replica",
+        (_, Audience::Clients) if command.keys == Keys::Counted => "writes its keys",
         (_, Audience::Clients) => "writes its key",
         (_, Audience::Servers) => "writes its key; for servers",
     };
-    writeln!(text, "\nSince {}; {access}.\n\n{}\n", command.since, command.details.trim())
+    writeln!(text, "\nSince {}; {access}; {}.\n\n{}\n", command.since, command.complexity, command.details.trim())
 }
 
 fn describe(text: &mut String, argument: &Argument, indent: &str) -> std::fmt::Result {

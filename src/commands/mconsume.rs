@@ -13,6 +13,7 @@ use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Rounding, Status, Tok
 pub(super) const COMMAND: Command = Command {
     name: "TB.MCONSUME",
     summary: "Takes tokens from several buckets, from all or from none.",
+    complexity: "O(N) where N is the number of keys",
     since: "0.1.0",
     keys: Keys::Counted,
     access: KeyAccess::Update,

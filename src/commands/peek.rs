@@ -11,6 +11,7 @@ use crate::reply::Reply;
 pub(super) const COMMAND: Command = Command {
     name: "TB.PEEK",
     summary: "Shows all that is known of a bucket.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Read,

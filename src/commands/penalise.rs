@@ -14,6 +14,7 @@ use tokenbucket::{Bucket, Effect};
 pub(super) const COMMAND: Command = Command {
     name: "TB.PENALISE",
     summary: "Freezes a bucket, because the vendor said 429: nothing is granted until then, and no burst after.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Update,

@@ -13,6 +13,7 @@ use tokenbucket::{Effect, Rounding, Tokens};
 pub(super) const COMMAND: Command = Command {
     name: "TB.REFUND",
     summary: "Gives back tokens of a call that was not made, or the unused part of an estimate.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Update,

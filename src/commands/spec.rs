@@ -8,6 +8,8 @@ pub(crate) struct Command {
     pub(crate) name: &'static str,
     /// One sentence, as COMMAND DOCS has it.
     pub(crate) summary: &'static str,
+    /// How its time grows, as COMMAND DOCS has it.
+    pub(crate) complexity: &'static str,
     /// The version of the module that brought it.
     pub(crate) since: &'static str,
     /// Where its keys are.

@@ -12,6 +12,7 @@ use tokenbucket::state::{self, Malformed, VERSION};
 pub(super) const COMMAND: Command = Command {
     name: "TB.STATE",
     summary: "Makes a bucket what it is on another server. For replication and the AOF only.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Overwrite,

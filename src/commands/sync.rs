@@ -14,6 +14,7 @@ use tokenbucket::{Bucket, Effect, Rounding, Sync, Tokens};
 pub(super) const COMMAND: Command = Command {
     name: "TB.SYNC",
     summary: "Lowers a bucket to what the vendor's response headers say is left.",
+    complexity: "O(1)",
     since: "0.1.0",
     keys: Keys::First,
     access: KeyAccess::Update,

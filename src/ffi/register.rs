@@ -86,6 +86,7 @@ impl Command {
 /// server copies all of it.
 struct Info {
     summary: CString,
+    complexity: CString,
     since: CString,
     arity: c_int,
     keys: Keys,
@@ -97,6 +98,7 @@ impl Info {
     fn of(command: &Command) -> Self {
         Self {
             summary: c_string(command.summary),
+            complexity: c_string(command.complexity),
             since: c_string(command.since),
             arity: command.arity,
             keys: command.keys,
@@ -135,7 +137,7 @@ impl Info {
         let info = raw::RedisModuleCommandInfo {
             version: &raw const version,
             summary: self.summary.as_ptr(),
-            complexity: c"O(1)".as_ptr(),
+            complexity: self.complexity.as_ptr(),
             since: self.since.as_ptr(),
             history: null_mut(),
             tips: null(),
