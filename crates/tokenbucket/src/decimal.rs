@@ -86,7 +86,7 @@ impl Decimal {
             }
             rest = tail;
         }
-        (rest.len() < text.len()).then_some(rest)
+        (rest.len() != text.len()).then_some(rest)
     }
 
     /// Whether it was written as 0.

@@ -184,9 +184,6 @@ impl Rate {
     /// A moment counted in this rate, put into the parts of `other`: rounded up
     /// by less than a part, so that no refill is won by a change of limit.
     pub(crate) fn translate(self, moment: Moment, other: Self) -> Moment {
-        if moment.part == 0 || self.tokens == other.tokens {
-            return moment;
-        }
         let part = multiply_divide(moment.part, other.tokens, self.tokens);
         if part >= other.tokens { Moment::at(moment.us.saturating_add(1)) } else { Moment { us: moment.us, part } }
     }
@@ -390,6 +387,10 @@ mod tests {
         assert!(capacity(1_000_000_001).is_same_as(&capacity(1_000_000_000)));
         assert!(!capacity(1_000_000_000).is_same_as(&capacity(999_999_999)));
         // Terms too large to multiply in 128 bits, and of very different size.
+        let wide = |tokens, per| Limit::new(Tokens::ONE, Rate::new(tokens * 10_u128.pow(15), per).unwrap()).unwrap();
+        let widest = wide(9_999_999_999_971, 9_999_999_999_973);
+        assert!(widest.is_same_as(&wide(9_999_999_999_971, 9_999_999_999_989)));
+        assert!(!widest.is_same_as(&wide(9_999_989_999_977, 9_999_999_999_973)));
         assert!(limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000007290", "0.001")));
         assert!(!limit(1, "1e12", "0.00123456789012").is_same_as(&limit(1, "810000009", "0.000001e3")));
     }

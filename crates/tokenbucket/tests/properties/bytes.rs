@@ -190,6 +190,24 @@ proptest! {
     }
 
     #[test]
+    fn a_bucket_that_remembers_only_its_level_comes_back_from_its_parts(history in history(30)) {
+        for bucket in buckets(&history) {
+            let Layout { level, thaw_us, window, vendor_limit } = Layout::of(&bucket);
+            let expected = match (level, thaw_us, window, vendor_limit) {
+                (Level::Limited { tokens, zero_us, part, .. }, None, None, None) => {
+                    let limit = *bucket.limit().unwrap();
+                    prop_assert_eq!(Bucket::from_plain(limit, zero_us, part), Some(bucket));
+                    prop_assert!(Bucket::from_plain(limit, zero_us, tokens - 1).is_some());
+                    prop_assert_eq!(Bucket::from_plain(limit, zero_us, tokens), None);
+                    Some((limit, zero_us, part))
+                }
+                _ => None,
+            };
+            prop_assert_eq!(bucket.plain(), expected);
+        }
+    }
+
+    #[test]
     fn a_bucket_with_an_everyday_limit_takes_four_words_and_two_with_a_shared_one(
         digits in log_uniform(1..=9_999_999_999_999),
         (decimals, seconds) in prop_oneof![

@@ -88,18 +88,21 @@ fn a_debt_of_a_hundred_years_is_the_deepest() {
 }
 
 #[test]
-fn of_two_limits_that_are_the_same_the_lower_capacity_counts() {
-    let rate = Rate::new(1, 1).unwrap();
+fn of_two_limits_that_are_the_same_the_other_is_taken_up_where_a_call_needs_its_billionth() {
     let [low, high] = [10_000_000_000, 10_000_000_001].map(|capacity| Tokens::from_millionths(capacity).unwrap());
-    for (known, called) in [(low, high), (high, low)] {
-        let [known, called] = [known, called].map(|capacity| Limit::new(capacity, rate).unwrap());
+    let [lower, higher] = [low, high].map(|capacity| Limit::new(capacity, Rate::new(1, 1).unwrap()).unwrap());
+    let later_us = 60 * SECOND_US;
+    let ask_for = |known, called, tokens| {
         let mut bucket = Bucket::UNKNOWN;
-        ask(&mut bucket, known, tokens(1), Mode::Exactly, 0);
-        let now_us = 60 * SECOND_US;
-        assert_eq!(ask(&mut bucket, called, high, Mode::Exactly, now_us).status, Status::Never);
-        assert_eq!(ask(&mut bucket, called, low, Mode::Exactly, now_us).status, Status::Granted);
-        assert_eq!(bucket.limit(), Some(&known));
-    }
+        ask(&mut bucket, known, Tokens::ONE, Mode::Exactly, 0);
+        let decision = ask(&mut bucket, called, tokens, Mode::Exactly, later_us);
+        (decision.status, decision.wait_us, *bucket.limit().unwrap())
+    };
+    assert_eq!(ask_for(lower, higher, low), (Status::Granted, Some(0), lower));
+    assert_eq!(ask_for(higher, lower, low), (Status::Granted, Some(0), higher));
+    assert_eq!(ask_for(higher, lower, high), (Status::Never, None, higher));
+    // All it held is a millionth less.
+    assert_eq!(ask_for(lower, higher, high), (Status::Empty, Some(1), higher));
 }
 
 #[test]

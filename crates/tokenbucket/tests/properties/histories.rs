@@ -95,6 +95,11 @@ pub(crate) fn in_floats(limit: &Limit) -> Option<Limit> {
     Limit::new(limit.capacity(), rate)
 }
 
+/// The limit with a millionth more of capacity, which for most is the same.
+fn a_hair_wider(limit: &Limit) -> Option<Limit> {
+    Limit::new(Tokens::from_millionths(limit.capacity().millionths() + 1)?, limit.rate())
+}
+
 // -------------------------------------------------------------------- steps
 
 /// A number of tokens, in terms of the bucket that it meets; `off` is in millionths.
@@ -230,8 +235,8 @@ pub(crate) fn limits() -> BoxedStrategy<Vec<Limit>> {
     prop_oneof![
         2 => vec(limit(), 1),
         1 => vec(limit(), 2..=3),
-        1 => (vec(limit(), 1..=2)).prop_map(|mut limits| {
-            limits.extend(in_floats(&limits[0]));
+        1 => (vec(limit(), 1..=2), any::<bool>()).prop_map(|(mut limits, wider)| {
+            limits.extend(if wider { a_hair_wider(&limits[0]) } else { in_floats(&limits[0]) });
             limits
         }),
     ]

@@ -217,19 +217,7 @@ impl Oracle {
         self.settle(t);
         match self.terms.clone() {
             Some(known) if known.is_same_as(terms) => return false,
-            Some(known) => {
-                let level = self.level(t);
-                self.terms = Some(terms.clone());
-                if level.is_negative() {
-                    // A moment is counted in parts as many as the rate has tokens.
-                    let parts = Exact::from(terms.rate.numer().clone());
-                    self.zero = Some((self.zero() * &parts).ceil() / parts);
-                } else {
-                    // Drops of the same size need no rounding.
-                    let level = if known.rate == terms.rate { level } else { level.floor() };
-                    self.zero = Some(exact(t) - level.min(self.holds()) / &terms.rate);
-                }
-            }
+            Some(_) => self.change(terms, t),
             None => {
                 self.terms = Some(terms.clone());
                 if let Some((level, at)) = self.synced.take() {
@@ -241,6 +229,22 @@ impl Oracle {
         }
         self.spill(t);
         true
+    }
+
+    /// Settles the level under the limit before and keeps it, or a debt's time, under
+    /// the new one.
+    fn change(&mut self, terms: &Terms, t: i64) {
+        let level = self.level(t);
+        let known = self.terms.replace(terms.clone()).expect("it has a limit");
+        if level.is_negative() {
+            // A moment is counted in parts as many as the rate has tokens.
+            let parts = Exact::from(terms.rate.numer().clone());
+            self.zero = Some((self.zero() * &parts).ceil() / parts);
+        } else {
+            // Drops of the same size need no rounding.
+            let level = if known.rate == terms.rate { level } else { level.floor() };
+            self.zero = Some(exact(t) - level.min(self.holds()) / &terms.rate);
+        }
     }
 
     // ---- taking
@@ -289,7 +293,11 @@ impl Oracle {
     /// The answer, and whether the bucket is another one then.
     pub(crate) fn consume(&mut self, terms: &Terms, tokens: i128, mode: Mode, t: i64) -> Result<(Answer, bool), TooDeep> {
         let mut now = self.clone();
-        let other = now.adopt(terms, t);
+        let mut other = now.adopt(terms, t);
+        if now.terms().capacity < exact(tokens) && exact(tokens) <= terms.capacity {
+            now.change(terms, t); // the same to a billionth, which this call needs
+            other = true;
+        }
         let (answer, changed) = now.decide(terms, tokens, mode, t)?;
         // A call denied for now stores a limit that is news.
         let changed = changed || other && answer.allowed == 0 && tokens > 0 && answer.status != Status::Never;

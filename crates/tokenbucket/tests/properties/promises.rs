@@ -592,6 +592,10 @@ proptest! {
             let tenth_us = after.limit().map_or(0, |limit| i128::from(limit.fill_us()) / 10);
             prop_assert!(expire_us >= forgotten_us, "{event:#?}");
             prop_assert!(expire_us - forgotten_us <= tenth_us.max(10_000_000), "{event:#?}");
+            // A moment is one of the bucket's in one step and in no other.
+            let (at_ms, step_ms) = (after.expire_at_ms(phase), tenth_us.max(10_000_000) as i64 / 1000);
+            prop_assert!(after.may_expire_at(at_ms), "{event:#?}");
+            prop_assert!(!after.may_expire_at(at_ms - step_ms) && !after.may_expire_at(at_ms + step_ms), "{event:#?}");
         }
     }
 
