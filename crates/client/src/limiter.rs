@@ -145,7 +145,7 @@ struct Away {
 /// A slot that is at most this far away is not asked for again.
 const NEAR: Duration = Duration::from_millis(100);
 
-/// The default penalty for a 429 with nothing in it.
+/// The penalty for a 429 with nothing in it where nobody says more.
 const DEFAULT_PENALTY: Duration = Duration::from_secs(1);
 
 impl RateLimiter<Local> {
@@ -167,8 +167,8 @@ impl<B: Buckets> RateLimiter<B> {
 
     fn over(buckets: B, away: Option<Away>) -> Self {
         let inner = Inner { buckets, away, known: Known::default(), leases: Mutex::default() };
-        let reader = Reader::new().default_penalty(DEFAULT_PENALTY);
-        Self { inner: Arc::new(inner), reader, jitter: Duration::ZERO }
+        // Without a default of its own: what the vendor's documentation asks for comes before ours.
+        Self { inner: Arc::new(inner), reader: Reader::new(), jitter: Duration::ZERO }
     }
 
     /// Reads responses as this vendor's documentation has it.
@@ -178,7 +178,8 @@ impl<B: Buckets> RateLimiter<B> {
         self
     }
 
-    /// For how long a 429 with nothing in it penalises; a second if not set.
+    /// For how long a 429 with nothing in it penalises. If not set: what the documentation
+    /// of the preset's vendor asks for, else a second.
     #[must_use]
     pub fn with_default_penalty(mut self, penalty: Duration) -> Self {
         self.reader = self.reader.default_penalty(penalty);

@@ -257,6 +257,22 @@ async fn a_preset_says_what_its_vendor_means() {
 }
 
 #[tokio::test]
+async fn a_429_with_nothing_in_it_uses_what_the_vendor_asks_for() {
+    let limiter = RateLimiter::in_process().with_preset(Preset::GitHub);
+    limiter.observe("k", 429, []).await;
+    let wait = limiter.wait_for_one("k").await.unwrap().unwrap();
+    assert!(wait > Duration::from_secs(59) && wait <= Duration::from_secs(60), "{wait:?}");
+    let limiter = limiter.with_default_penalty(Duration::from_secs(5));
+    limiter.observe("own", 429, []).await;
+    let wait = limiter.wait_for_one("own").await.unwrap().unwrap();
+    assert!(wait <= Duration::from_secs(5), "{wait:?}");
+    let limiter = RateLimiter::in_process();
+    limiter.observe("none", 429, []).await;
+    let wait = limiter.wait_for_one("none").await.unwrap().unwrap();
+    assert!(wait > MS(500) && wait <= Duration::from_secs(1), "{wait:?}");
+}
+
+#[tokio::test]
 async fn observing_neither_delays_nor_fails() {
     let server = Server::start();
     let limiter = server.limiter(WhenAway::FailClosed);
