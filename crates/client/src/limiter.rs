@@ -142,7 +142,7 @@ struct Away {
     fallback: Option<Local>,
 }
 
-/// A slot that is at most this far away is not asked for again.
+/// A slot that is at most this far away, jitter and all, is not asked for again.
 const NEAR: Duration = Duration::from_millis(100);
 
 /// The penalty for a 429 with nothing in it where nobody says more.
@@ -216,7 +216,7 @@ impl<B: Buckets> RateLimiter<B> {
 
     /// Takes tokens now for a moment within `max_wait`, and sleeps until then.
     ///
-    /// A slot that was more than 100 ms away is asked for again when it has come: a
+    /// A slot that was more than 100 ms away (with the jitter) is asked for again when it has come: a
     /// penalty meanwhile has voided it, and a new one is reserved. A slot whose caller
     /// goes away while it sleeps is not given back.
     ///
@@ -240,8 +240,9 @@ impl<B: Buckets> RateLimiter<B> {
             if wait.is_zero() {
                 return Ok(decision);
             }
-            tokio::time::sleep(self.jittered(Some(wait)).unwrap_or(wait)).await;
-            if wait <= NEAR {
+            let sleep = self.jittered(Some(wait)).unwrap_or(wait);
+            tokio::time::sleep(sleep).await;
+            if sleep <= NEAR {
                 return Ok(decision);
             }
             let now = self.inner.consume(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
@@ -304,7 +305,10 @@ impl<B: Buckets> RateLimiter<B> {
         let mut syncs = Vec::new();
         let mut penalty = None;
         match advice.action {
-            Action::Penalise(duration) => penalty = Some(Penalise::new(key, duration.unwrap_or(DEFAULT_PENALTY))),
+            Action::Penalise(duration) => {
+                let duration = duration.unwrap_or(DEFAULT_PENALTY.min(self.reader.cap));
+                penalty = Some(Penalise::new(key, duration));
+            }
             Action::Sync => syncs.extend(advice.quota.as_ref().map(|quota| (quota, key.to_vec()))),
             Action::None => {}
         }

@@ -155,6 +155,20 @@ async fn jitter_only_ever_adds() {
     assert_eq!(spread.check("k", &slow(1), 2).await.unwrap().wait, None);
 }
 
+/// The time that the sleep takes is skipped; the buckets' clock is the real one.
+#[tokio::test(start_paused = true)]
+async fn a_near_slot_that_jitter_moved_far_away_is_asked_for_again() {
+    let limiter = RateLimiter::in_process().with_jitter(Duration::from_secs(60 * 60 * 24));
+    let limit = Limit::per(1, MS(80)).unwrap();
+    limiter.check("k", &limit, 1).await.unwrap();
+    let calls = async {
+        tokio::time::sleep(MS(20)).await;
+        limiter.observe("k", 429, [("retry-after", b"172800".as_slice())]).await;
+    };
+    let (slot, ()) = tokio::join!(limiter.acquire("k", &limit, 1, MS(500)), calls);
+    assert!(slot.unwrap_err().rate_limited().unwrap().is_frozen());
+}
+
 #[tokio::test]
 async fn a_429_with_nothing_in_it_uses_the_default() {
     let limiter =

@@ -52,7 +52,7 @@ use values::{Moment, Reset};
 pub struct Reader {
     preset: Option<Preset>,
     default_penalty: Option<Duration>,
-    cap: Duration,
+    pub(crate) cap: Duration,
 }
 
 impl Default for Reader {
