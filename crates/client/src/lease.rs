@@ -66,6 +66,8 @@ struct State {
     tokens: u64,
     /// Counts batches, so that a timer knows its own.
     batch: u64,
+    /// The last batch whose time has come.
+    expired: u64,
     /// Counts penalties, so that a batch that was under way is void as well.
     voided: u64,
     denied: Option<(Decision, Instant)>,
@@ -95,8 +97,11 @@ impl Held {
     /// Takes what is held, if that is of batch `batch`.
     fn take_all(&self, batch: Option<u64>) -> u64 {
         let mut state = self.state();
-        if batch.is_some_and(|batch| batch != state.batch) {
-            return 0;
+        if let Some(batch) = batch {
+            if batch != state.batch {
+                return 0;
+            }
+            state.expired = batch;
         }
         std::mem::take(&mut state.tokens)
     }
@@ -137,31 +142,29 @@ impl<B: Buckets> Lease<B> {
         if let Some(decision) = self.spend(tokens) {
             return Ok(decision);
         }
+        if tokens > u64::from(self.batch) {
+            return self.take_with_held(tokens).await;
+        }
         let (held, voided) = {
             let state = self.held.state();
             (state.tokens, state.voided)
         };
-        let missing = tokens.saturating_sub(held);
-        if missing > u64::from(self.batch) {
-            return self.take_missing(missing, held).await;
-        }
-        let decision = self.inner.consume_batch(&self.request(u64::from(self.batch)).up_to(), &self.request(tokens)).await?;
+        // No more than makes a batch of what is held: that is the bound on what can be lost.
+        let more = u64::from(self.batch).saturating_sub(held).max(1);
+        let decision = self.inner.consume_batch(&self.request(more).up_to(), &self.request(tokens)).await?;
         if decision.origin != Origin::Redis {
             return Ok(decision);
         }
         if !decision.is_allowed() {
-            let until = Instant::now() + decision.wait.unwrap_or(self.keep).min(self.keep);
-            self.held.state().denied = Some((decision, until));
+            let until = Instant::now().checked_add(decision.wait.unwrap_or(self.keep).min(self.keep));
+            self.held.state().denied = until.map(|until| (decision, until));
             return Ok(Decision { origin: Origin::Lease, ..decision });
         }
         self.hold(decision.allowed, voided);
         match self.spend(tokens) {
             Some(decision) => Ok(decision),
             // Some came, but not enough.
-            None => {
-                let held = self.held.state().tokens;
-                self.take_missing(tokens.saturating_sub(held), held).await
-            }
+            None => self.take_with_held(tokens).await,
         }
     }
 
@@ -175,12 +178,14 @@ impl<B: Buckets> Lease<B> {
         Consume::new(self.held.key(), self.limit).tokens(tokens)
     }
 
-    /// Takes `missing` tokens from the bucket and `held` of those held.
-    async fn take_missing(&self, missing: u64, held: u64) -> Result<Decision, Error> {
+    /// Takes `tokens`: those held, and what is missing from the bucket.
+    async fn take_with_held(&self, tokens: u64) -> Result<Decision, Error> {
+        // They are set aside meanwhile, or another caller would spend them as well.
+        let aside = Aside::take(self, tokens);
+        let missing = tokens.saturating_sub(aside.tokens);
         let decision = self.inner.consume(&self.request(missing)).await?;
         if decision.is_allowed() {
-            let mut state = self.held.state();
-            state.tokens = state.tokens.saturating_sub(held);
+            aside.spend();
         }
         Ok(decision)
     }
@@ -224,12 +229,52 @@ impl<B: Buckets> Lease<B> {
             state.batch
         };
         let (inner, held, keep) = (Arc::clone(&self.inner), Arc::downgrade(&self.held), self.keep);
-        tokio::spawn(async move {
+        // Without a runtime there is no timer: they go back with the lease.
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
             tokio::time::sleep(keep).await;
             if let Some(held) = held.upgrade() {
                 give_back(&inner, &held, Some(batch)).await;
             }
         });
+    }
+}
+
+/// Tokens of a lease that are set aside for a call. What is not spent goes back to the
+/// lease, also where nobody waits for the call any more.
+struct Aside<'l, B: Buckets> {
+    lease: &'l Lease<B>,
+    tokens: u64,
+    voided: u64,
+}
+
+impl<'l, B: Buckets> Aside<'l, B> {
+    fn take(lease: &'l Lease<B>, most: u64) -> Self {
+        let mut state = lease.held.state();
+        let tokens = state.tokens.min(most);
+        state.tokens -= tokens;
+        Self { lease, tokens, voided: state.voided }
+    }
+
+    fn spend(mut self) {
+        self.tokens = 0;
+    }
+}
+
+impl<B: Buckets> Drop for Aside<'_, B> {
+    fn drop(&mut self) {
+        let mut state = self.lease.held.state();
+        if self.tokens == 0 || state.voided != self.voided {
+            return;
+        }
+        state.tokens += self.tokens;
+        // Their time came while they were set aside.
+        if state.expired == state.batch
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let (inner, held) = (Arc::clone(&self.lease.inner), Arc::clone(&self.lease.held));
+            runtime.spawn(async move { give_back(&inner, &held, None).await });
+        }
     }
 }
 

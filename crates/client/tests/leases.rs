@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Buckets, Consume, Error, Limit, Origin, RateLimiter, Redis, Request as _, Status, WhenAway};
+use tokenbucket_client::{Buckets, Consume, Error, Limit, Local, Origin, RateLimiter, Redis, Request, Status, Tokens, WhenAway};
 
 use crate::server::{Server, wait_until};
 
@@ -102,6 +102,69 @@ async fn more_than_a_batch_and_the_last_of_a_bucket_are_taken_as_they_are() {
     assert_eq!((lease.held(), left(&server, 50)), (7, 0));
     assert!(lease.take(7).await.unwrap().is_allowed());
     assert!(!lease.take(1).await.unwrap().is_allowed());
+}
+
+/// Buckets in this process whose answers take a while.
+#[derive(Clone)]
+struct Slow(Arc<Local>);
+
+impl Buckets for Slow {
+    async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        let answer = self.0.answer(request);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        answer
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_is_spent_once_though_a_large_call_counts_on_it() {
+    let buckets = Slow(Arc::new(Local::new()));
+    let limiter = RateLimiter::new(buckets.clone(), WhenAway::FailClosed, Duration::from_secs(5));
+    let lease = limiter.lease("hot", &slow(100), 10).keep(Duration::from_secs(60));
+    assert!(lease.take(1).await.unwrap().is_allowed());
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        lease.take(9).await.unwrap()
+    };
+    let (large, small) = tokio::join!(lease.take(25), other);
+    assert!(large.unwrap().is_allowed() && small.is_allowed());
+    let left = buckets.0.check("hot", &slow(100), 0).remaining;
+    // 1 + 25 + 9 calls were made.
+    assert_eq!(100 - left, 35 + lease.held());
+    // Nor is it lost where nobody waits for the call any more.
+    let held = lease.held();
+    assert!(held > 0);
+    assert!(tokio::time::timeout(Duration::from_millis(10), lease.take(25)).await.is_err());
+    assert_eq!(lease.held(), held);
+    // One that is denied gets none of it.
+    assert!(!lease.take(99).await.unwrap().is_allowed());
+    assert_eq!(lease.held(), held);
+}
+
+#[tokio::test]
+async fn no_more_than_a_batch_is_ever_held() {
+    let limiter = RateLimiter::in_process();
+    let lease = limiter.lease("hot", &slow(14), 10);
+    assert!(lease.take(1).await.unwrap().is_allowed());
+    assert_eq!(lease.take(15).await.unwrap().status, Status::Empty);
+    assert_eq!(lease.take(14).await.unwrap().status, Status::Empty);
+    assert_eq!(lease.held(), 9);
+    assert_eq!(lease.take(10).await.unwrap().allowed, 1);
+    assert_eq!(lease.held(), 0);
+}
+
+#[test]
+fn any_time_to_keep_will_do_and_no_runtime_is_needed() {
+    let limit = slow(1).with_burst("0.5".parse::<Tokens>().unwrap()).unwrap();
+    let lease = RateLimiter::in_process().lease("hot", &limit, 10).keep(Duration::MAX);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut take = |lease: &tokenbucket_client::Lease<Local>| match std::pin::pin!(lease.take(1)).poll(&mut context) {
+        std::task::Poll::Ready(decision) => decision.unwrap(),
+        std::task::Poll::Pending => panic!("it waits for nothing"),
+    };
+    assert_eq!(take(&lease).status, Status::Never);
+    let lease = RateLimiter::in_process().lease("hot", &slow(9), 5);
+    assert!(take(&lease).is_allowed());
 }
 
 #[tokio::test]
