@@ -47,9 +47,14 @@ pub struct RateLimitLayer<B, T> {
 }
 
 impl<B: Buckets, T> RateLimitLayer<B, T> {
-    /// One bucket for each host and port.
+    /// One bucket for each host and port, as the request's URI has them.
     pub fn new(limiter: RateLimiter<B>, limit: Limit) -> Self {
-        let host = |request: &Request<T>| request.uri().authority().map_or("", |authority| authority.as_str()).to_owned();
+        let host = |request: &Request<T>| {
+            let uri = request.uri();
+            // A user and a password stand before the host: they are no part of a key.
+            let host = uri.host().unwrap_or_default().to_ascii_lowercase();
+            uri.port_u16().map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+        };
         Self { limiter, limit, key: Arc::new(host), max_wait: Duration::ZERO }
     }
 
@@ -140,5 +145,23 @@ where
             limiter.observe(&key, response.status().as_u16(), headers); // in the background
             Ok(response)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_host_and_port_and_no_password() {
+        let layer = RateLimitLayer::new(RateLimiter::in_process(), Limit::per_second(1).unwrap());
+        for (uri, key) in [
+            ("http://api.example.com/a", "api.example.com"),
+            ("https://user:secret@API.example.com:8443/a", "api.example.com:8443"),
+            ("http://[::1]:80/", "[::1]:80"),
+            ("/a", ""),
+        ] {
+            assert_eq!((layer.key)(&Request::get(uri).body(()).unwrap()), key, "{uri}");
+        }
     }
 }
