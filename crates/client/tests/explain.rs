@@ -451,6 +451,9 @@ fn lists_of_several_policies_are_kept_apart() {
                 "HTTP/1.1 200|X-RateLimit-Limit: 10|X-RateLimit-Remaining: 9, 4|X-RateLimit-Reset: 1, 60",
                 "none - left - of - reset -",
             ),
+            // One number with a separator is no list, or nothing would be left.
+            ("HTTP/1.1 200|X-RateLimit-Limit: 5,000|X-RateLimit-Remaining: 4,000", "none - left - of - reset -"),
+            ("HTTP/1.1 200|X-RateLimit-Limit: 5,000|X-RateLimit-Remaining: 999", "sync - left 999 of - reset -"),
         ],
     );
 }

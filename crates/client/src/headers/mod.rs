@@ -98,6 +98,7 @@ impl Reader {
         if found.is_empty() {
             found = fields.guess(vendor, now);
         }
+        found.truncate(MAX_COUNTS);
         let penalty = self.penalty(status, &fields, &found, now);
         let several = found.len() > 1;
         let policies: Vec<Quota> = found.iter().map(|found| found.quota(several)).collect();
@@ -275,6 +276,10 @@ struct Fields<'h>(Vec<(&'h str, &'h str)>);
 /// More lines than any response has; the rest is not looked at.
 const MAX_LINES: usize = 1000;
 
+/// More counts than any response has; the rest is not looked at. Each of them becomes a
+/// command and a key.
+const MAX_COUNTS: usize = 32;
+
 /// A longer value is no figure.
 const MAX_VALUE: usize = 4096;
 
@@ -370,7 +375,7 @@ impl<'h> Fields<'h> {
             None => Vec::new(),
         };
         let list = |text: &Option<String>| -> Vec<Option<Tokens>> {
-            let parts = text.iter().flat_map(|text| text.split(','));
+            let parts = text.iter().filter(|text| !values::has_thousands(text)).flat_map(|text| text.split(','));
             // `100;w=60`: what follows the semicolon describes the policy.
             parts.map(|part| values::tokens(part.split(';').next().unwrap_or_default().trim_ascii())).collect()
         };
@@ -402,5 +407,19 @@ impl Found {
         };
         let past = matches!(reset, Reset::Epoch(then) | Reset::Date(then) if then <= now);
         self.stale = self.window && past;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_with_countless_policies_is_not_followed() {
+        let lines: Vec<_> =
+            (0..500).map(|line| (0..100).map(|nth| format!("\"{line}-{nth}\";r=1")).collect::<Vec<_>>().join(",")).collect();
+        let headers = lines.iter().map(|line| ("ratelimit", line.as_bytes()));
+        let advice = Reader::new().read(200, headers, SystemTime::now());
+        assert_eq!((advice.action, advice.policies.len()), (Action::Sync, MAX_COUNTS));
     }
 }

@@ -69,6 +69,13 @@ pub(super) fn tokens(text: &str) -> Option<Tokens> {
     Tokens::from_millionths(millionths).ok()
 }
 
+/// Whether it is one number with separators (`5,000`), which reads like a list of two.
+pub(super) fn has_thousands(text: &str) -> bool {
+    let digits = |part: &str, least: usize| (least..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = text.split(',');
+    parts.next().is_some_and(|first| digits(first, 1)) && text.contains(',') && parts.all(|part| digits(part, 3))
+}
+
 /// A duration as Go prints it: `1h2m3.5s`, `6m0s`, `12ms`, `150µs`.
 pub(super) fn go_duration(text: &str) -> Option<Duration> {
     if text.is_empty() || text.len() > MAX_TEXT {
@@ -226,6 +233,16 @@ mod tests {
             "1.123456789012345678901234567890",
         ] {
             assert_eq!(seconds(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn separators_are_told_from_lists() {
+        for text in ["5,000", "1,234,567", "100,000"] {
+            assert!(has_thousands(text), "{text}");
+        }
+        for text in ["", ",", "5000", "5, 000", "10, 100", "10,100;w=60", "10,1000", "1000,100", "9,4", ",000", "5,000,"] {
+            assert!(!has_thousands(text), "{text}");
         }
     }
 
