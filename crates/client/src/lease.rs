@@ -156,6 +156,7 @@ impl<B: Buckets> Lease<B> {
             return Ok(decision);
         }
         if !decision.is_allowed() {
+            self.heard(&decision);
             let until = Instant::now().checked_add(decision.wait.unwrap_or(self.keep).min(self.keep));
             self.held.state().denied = until.map(|until| (decision, until));
             return Ok(Decision { origin: Origin::Lease, ..decision });
@@ -184,10 +185,18 @@ impl<B: Buckets> Lease<B> {
         let aside = Aside::take(self, tokens);
         let missing = tokens.saturating_sub(aside.tokens);
         let decision = self.inner.consume(&self.request(missing)).await?;
+        self.heard(&decision);
         if decision.is_allowed() {
             aside.spend();
         }
         Ok(decision)
+    }
+
+    /// A penalty that another process observed voids what is held as well.
+    fn heard(&self, decision: &Decision) {
+        if decision.status == Status::Frozen {
+            self.held.void();
+        }
     }
 
     /// Spends what is held, or denies while the server said that there is nothing.
