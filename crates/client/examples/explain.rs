@@ -68,17 +68,22 @@ fn explain(mut arguments: impl Iterator<Item = String>) -> Result<String, String
 }
 
 /// The status of the first line (`HTTP/1.1 429 Too Many Requests`, or `429` alone) and
-/// the header lines after it.
+/// the header lines after it; of the response itself, not of what comes before it.
 fn response(input: impl io::BufRead) -> Result<(u16, Vec<Vec<u8>>), String> {
     let mut lines = input.split(b'\n').map(|line| line.map(|line| line.trim_ascii_end().to_vec()));
-    let first = lines.next().ok_or("nothing on standard input")?.map_err(|error| error.to_string())?;
-    let first = String::from_utf8_lossy(&first).into_owned();
-    let mut words = first.split_ascii_whitespace();
-    let status = words.next().and_then(|word| if word.starts_with("HTTP/") { words.next() } else { Some(word) });
-    let status = status.and_then(|word| word.parse().ok()).filter(|status| (100..=599).contains(status));
-    let status = status.ok_or_else(|| format!("the first line must be a status line, not '{first}'"))?;
-    let headers = lines.map_while(Result::ok).take_while(|line| !line.is_empty());
-    Ok((status, headers.collect()))
+    loop {
+        let first = lines.next().ok_or("nothing on standard input")?.map_err(|error| error.to_string())?;
+        let first = String::from_utf8_lossy(&first).into_owned();
+        let mut words = first.split_ascii_whitespace();
+        let status = words.next().and_then(|word| if word.starts_with("HTTP/") { words.next() } else { Some(word) });
+        let status = status.and_then(|word| word.parse().ok()).filter(|status| (100..=599).contains(status));
+        let status = status.ok_or_else(|| format!("the first line must be a status line, not '{first}'"))?;
+        let headers = lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        // What curl prints of a proxy, and a "100 Continue", come before the response.
+        if status >= 200 && !first.to_ascii_lowercase().ends_with("connection established") {
+            return Ok((status, headers));
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

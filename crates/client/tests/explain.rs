@@ -93,6 +93,14 @@ fn wrong_use_is_said_and_fails() {
 }
 
 #[test]
+fn what_comes_before_the_response_is_passed_over() {
+    for before in ["HTTP/1.1 100 Continue||", "HTTP/1.1 200 Connection established|via: proxy||HTTP/2 103|link: x||"] {
+        let response = format!("{before}HTTP/2 429|retry-after: 9||HTTP/2 200");
+        assert_eq!(explain(None, &response), "penalise 9 left - of - reset -", "{before}");
+    }
+}
+
+#[test]
 fn github() {
     all(
         Some("github"),
