@@ -62,7 +62,7 @@ proptest! {
     fn whatever_a_vendor_sends_is_read_within_bounds(
         status in prop_oneof![Just(200_u16), Just(403), Just(429), Just(503), any::<u16>()],
         lines in proptest::collection::vec((proptest::sample::select(NAMES.as_slice()), value()), 0..8),
-        preset in proptest::option::of(proptest::sample::select(Preset::ALL.as_slice())),
+        preset in proptest::option::of(proptest::sample::select(Preset::ALL)),
         now in prop_oneof![Just(1_764_508_247_u64), any::<u32>().prop_map(u64::from)],
     ) {
         let cap = Duration::from_secs(3600);

@@ -239,7 +239,7 @@ const STRIPE: Vendor =
 
 impl Preset {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: &'static [Self] = &[
         Self::GitHub,
         Self::HubSpot,
         Self::Shopify,
@@ -281,7 +281,7 @@ impl FromStr for Preset {
     type Err = UnknownPreset;
 
     fn from_str(name: &str) -> Result<Self, UnknownPreset> {
-        Self::ALL.into_iter().find(|preset| name.eq_ignore_ascii_case(preset.name())).ok_or(UnknownPreset)
+        Self::ALL.iter().copied().find(|preset| name.eq_ignore_ascii_case(preset.name())).ok_or(UnknownPreset)
     }
 }
 
@@ -291,7 +291,7 @@ pub struct UnknownPreset;
 
 impl fmt::Display for UnknownPreset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Preset::ALL.map(Preset::name).join(", ");
+        let names = Preset::ALL.iter().map(|preset| preset.name()).collect::<Vec<_>>().join(", ");
         write!(f, "no such preset; there are {names}")
     }
 }
