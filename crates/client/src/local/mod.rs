@@ -416,7 +416,9 @@ impl Answer<Synced> for Sync {
 
     #[cfg(feature = "limiter")]
     fn share(&self, share: f64) -> Self {
-        Self { remaining: self.remaining.share(share), ..self.clone() }
+        // A limit below one token would be refused.
+        let limit = self.limit.map(|limit| limit.share(share).max(Tokens::ONE.min(limit)));
+        Self { remaining: self.remaining.share(share), limit, ..self.clone() }
     }
 
     #[cfg(not(feature = "limiter"))]
@@ -712,6 +714,17 @@ mod tests {
         assert!(local.answer(&Consume::new("k", century).tokens(half).up_to()).is_err());
         assert!(local.answer(&Sync::new("k", 1).limit(half)).is_err());
         assert_eq!(local.len(), 0);
+    }
+
+    #[cfg(feature = "limiter")]
+    #[test]
+    fn a_share_is_of_all_that_the_vendor_says() {
+        let local = Local::new();
+        let shared = Sync::new("k", 40).limit(20).share(0.25);
+        assert_eq!((shared.remaining, shared.limit), (Tokens::from(10), Some(Tokens::from(5))));
+        local.answer(&shared).unwrap();
+        assert_eq!(local.check("k", &limit(100), 0).remaining, 5);
+        assert_eq!(Sync::new("k", 1).limit(2).share(0.25).limit, Some(Tokens::ONE));
     }
 
     #[test]
