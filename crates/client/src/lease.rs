@@ -24,7 +24,9 @@ use crate::{Consume, Decision, Error, Limit, Origin, Refund, Status, Tokens};
 /// - **Too few, for a while.** At most `batch` tokens a lease lie idle, at most
 ///   [`Lease::keep`] long; then, or when the lease is dropped, they go back. A process
 ///   that is killed, or drops its lease outside of a tokio runtime, loses what it held:
-///   at most `batch`, once, until the bucket has filled again.
+///   at most `batch`, once, until the bucket has filled again. So does a batch whose answer
+///   nobody hears: it came after the limiter's time-out, or the call to [`Lease::take`] was
+///   cancelled while it was under way.
 /// - **A penalty** that this process observes voids what it holds at once. One that
 ///   another process observed is heard of with the next batch: until then at most
 ///   `batch` calls are made, for at most [`Lease::keep`].
