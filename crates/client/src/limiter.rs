@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::headers::{Action, Preset, Reader, policy_key};
 use crate::lease::Held;
 use crate::local::{ASK_AGAIN, Answer as _};
+use crate::request::When;
 use crate::{Consume, Decision, Error, Lease, Limit, Local, Origin, Peek, Penalise, RateLimited, Request, Status, Sync, Tokens};
 
 /// Where buckets are: in Redis or in this process. Implement it for a pool whose
@@ -334,7 +335,7 @@ impl<B: Buckets> RateLimiter<B> {
             }
             for (sync, holds) in syncs {
                 if let Ok(Answered { reply, origin: Origin::Redis }) = inner.tell(&sync).await {
-                    inner.known.heard(sync.key(), reply.remaining, holds);
+                    inner.known.told(&sync, reply.remaining, holds);
                 }
             }
         };
@@ -440,10 +441,19 @@ impl<B: Buckets> Inner<B> {
     }
 }
 
-/// The last `remaining` that this process heard of each bucket, and until when that
-/// is worth anything.
+/// What this process heard last of each bucket.
 #[derive(Debug, Default)]
-struct Known(Mutex<HashMap<Vec<u8>, (u64, Instant)>>);
+struct Known(Mutex<HashMap<Vec<u8>, Heard>>);
+
+#[derive(Debug)]
+struct Heard {
+    /// The last `remaining`, and until when that is worth anything.
+    remaining: u64,
+    until: Instant,
+    /// Until when the vendor's window is known to be used up. A level of 0 does not say
+    /// so: it refills.
+    used_up_until: Option<Instant>,
+}
 
 /// More keys than this are forgotten all at once: then a SYNC or two too many is sent.
 const MOST_KNOWN: usize = 100_000;
@@ -454,25 +464,47 @@ const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 impl Known {
     fn heard(&self, key: &[u8], remaining: u64, holds: Duration) {
-        let heard = (remaining, Instant::now() + holds.min(KNOWN_FOR));
+        let until = Instant::now() + holds.min(KNOWN_FOR);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = known.get_mut(key) {
-            *place = heard;
+        if let Some(heard) = known.get_mut(key) {
+            (heard.remaining, heard.until) = (remaining, until);
             return;
         }
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
-        known.insert(key.to_vec(), heard);
+        known.insert(key.to_vec(), Heard { remaining, until, used_up_until: None });
+    }
+
+    /// The server was told, and knows more than a level.
+    fn told(&self, sync: &Sync, remaining: u64, holds: Duration) {
+        self.heard(sync.key(), remaining, holds);
+        let used_up_until = used_up_until(sync);
+        if let Some(heard) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(sync.key())
+            && used_up_until.is_some()
+        {
+            heard.used_up_until = used_up_until;
+        }
     }
 
     fn is_news(&self, sync: &Sync) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(sync.key()) {
-            // A part of a token is not in `remaining`: 4.5 is not less than 4.
-            Some((remaining, until)) if *until > Instant::now() => sync.remaining.whole() < *remaining,
-            _ => true,
-        }
+        let Some(heard) = known.get(sync.key()) else { return true };
+        // A part of a token is not in `remaining`: 4.5 is not less than 4.
+        let is_lower = heard.until <= Instant::now() || sync.remaining.whole() < heard.remaining;
+        // That a window is used up is news to a bucket that is merely empty, once. Its end
+        // is told in whole seconds by many.
+        let is_used_up = used_up_until(sync)
+            .is_some_and(|until| heard.used_up_until.is_none_or(|known| until > known + Duration::from_secs(2)));
+        is_lower || is_used_up
+    }
+}
+
+/// The end of a window of which nothing is left.
+fn used_up_until(sync: &Sync) -> Option<Instant> {
+    match sync.reset {
+        Some(When::In(reset)) if sync.remaining == Tokens::ZERO => Instant::now().checked_add(reset),
+        _ => None,
     }
 }
 

@@ -59,6 +59,8 @@ pub enum Status {
     Window,
     /// The tokens have not come in yet.
     Empty,
+    /// This bucket of several has the tokens, but another has not, so none were taken.
+    Ready,
     /// Redis is away and the caller chose to fail closed.
     Unavailable,
     /// A status of a later server.
@@ -74,6 +76,7 @@ impl Status {
             b"frozen" => Self::Frozen,
             b"window" => Self::Window,
             b"empty" => Self::Empty,
+            b"ready" => Self::Ready,
             _ => Self::Other,
         }
     }
@@ -88,6 +91,7 @@ impl fmt::Display for Status {
             Self::Frozen => "frozen",
             Self::Window => "window",
             Self::Empty => "empty",
+            Self::Ready => "ready",
             Self::Unavailable => "unavailable",
             Self::Other => "other",
         })
@@ -108,6 +112,18 @@ pub enum Origin {
     FailOpen,
     /// Nobody: Redis is away, and the caller chose to stop.
     FailClosed,
+}
+
+/// The answer to a [`MultiConsume`](crate::MultiConsume).
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JointDecision {
+    /// Of all buckets together: the least `remaining`, the longest `wait` and `full`, and
+    /// the status of the bucket that decides.
+    pub together: Decision,
+    /// Of each bucket, in the order of the request. One that had its tokens while another
+    /// had not is [`Status::Ready`].
+    pub each: Vec<Decision>,
 }
 
 /// The answer to a [`Sync`](crate::Sync).
@@ -169,6 +185,14 @@ impl FromRedisValue for Decision {
             status: Status::from_wire(status),
             origin: Origin::Redis,
         })
+    }
+}
+
+impl FromRedisValue for JointDecision {
+    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
+        let Some([.., Value::Array(each)]) = elements::<6>(&value) else { return Err(unexpected("TB.MCONSUME", &value)) };
+        let each = each.iter().cloned().map(Decision::from_redis_value).collect::<Result<_, _>>()?;
+        Ok(Self { each, together: Decision::from_redis_value(value)? })
     }
 }
 

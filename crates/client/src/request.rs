@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use redis::{Cmd, FromRedisValue};
 
 use crate::limit::Seconds;
-use crate::{Decision, Error, Limit, Penalised, Reading, Synced, Tokens};
+use crate::{Decision, Error, JointDecision, Limit, Penalised, Reading, Synced, Tokens};
 
 /// What all requests have in common.
 ///
@@ -140,6 +140,92 @@ impl Request for Consume {
             Mode::Reserve(wait) => command.arg("MAXWAIT").arg(Seconds(wait).to_string()),
         };
         command
+    }
+}
+
+/// `TB.MCONSUME`: takes tokens from several buckets, from all or from none. For a
+/// vendor with several limits, say per second and per day.
+///
+/// It is for Redis alone: no [`Request`], which a [`Local`](crate::Local) answers too.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tokenbucket_client::{Limit, MultiConsume};
+///
+/// let mut connection = redis::Client::open("redis://127.0.0.1")?.get_connection()?;
+/// let day = Limit::per(250_000, Duration::from_secs(86_400))?;
+/// let decision = MultiConsume::new()
+///     .and("{acme}:second", Limit::per_second(10)?, 1)
+///     .and("{acme}:day", day, 1)
+///     .query(&mut connection)?;
+/// if !decision.together.is_allowed() {
+///     println!("again in {:?}", decision.together.wait);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MultiConsume {
+    buckets: Vec<(Vec<u8>, Limit, Tokens)>,
+    max_wait: Option<Duration>,
+}
+
+impl MultiConsume {
+    /// Of no bucket yet; the server takes from 1 to 64.
+    pub const fn new() -> Self {
+        Self { buckets: Vec::new(), max_wait: None }
+    }
+
+    /// And so many tokens of the bucket at `key`, which keeps to `limit`. In a cluster
+    /// all keys share a hash tag; the same key twice is an error of the server's.
+    #[must_use]
+    pub fn and(mut self, key: impl Into<Vec<u8>>, limit: Limit, tokens: impl Into<Tokens>) -> Self {
+        self.buckets.push((key.into(), limit, tokens.into()));
+        self
+    }
+
+    /// Now for later, if all will be there within `wait` (at most 366 days): act after
+    /// the wait of [`JointDecision::together`].
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait.min(MAX_WAIT));
+        self
+    }
+
+    /// The command as the `redis` crate sends it.
+    pub fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.MCONSUME");
+        command.arg(self.buckets.len());
+        for (key, ..) in &self.buckets {
+            command.arg(key);
+        }
+        for (_, limit, tokens) in &self.buckets {
+            command.arg(limit.capacity().to_string()).arg(limit.tokens().to_string());
+            command.arg(tokens.to_string()).arg(Seconds(limit.period()).to_string());
+        }
+        if let Some(wait) = self.max_wait {
+            command.arg("MAXWAIT").arg(Seconds(wait).to_string());
+        }
+        command
+    }
+
+    /// Asks over a blocking connection, also one out of a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`].
+    pub fn query(&self, connection: &mut dyn redis::ConnectionLike) -> Result<JointDecision, Error> {
+        Ok(self.command().query(connection)?)
+    }
+
+    /// Asks over an asynchronous connection, also one out of a pool or to a cluster.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`].
+    #[cfg(feature = "aio")]
+    pub async fn query_async<C>(&self, connection: &mut C) -> Result<JointDecision, Error>
+    where
+        C: redis::aio::ConnectionLike + Send,
+    {
+        Ok(self.command().query_async(connection).await?)
     }
 }
 

@@ -208,6 +208,20 @@ fn headers<'h>(remaining: &'h str, reset: &'h str) -> [(&'static str, &'h [u8]);
 }
 
 #[tokio::test]
+async fn that_a_window_is_used_up_is_told_once_to_a_bucket_that_is_merely_empty() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await;
+    let limit = Limit::per(1, Duration::from_secs(600)).unwrap(); // filled long before the reset
+    limiter.check("vendor", &limit, 1).await.unwrap();
+    let used_up = [("RateLimit", b"\"default\";r=0;t=3000".as_slice())];
+    for _ in 0..3 {
+        limiter.observe("vendor", 200, used_up).await;
+    }
+    assert_eq!(server.calls("tb.sync"), 1);
+    assert_eq!(limiter.check("vendor", &limit, 1).await.unwrap().status, Status::Window);
+}
+
+#[tokio::test]
 async fn a_sync_is_sent_only_where_less_is_left_than_was_known() {
     let server = Server::start();
     let limiter = in_redis(&server).await;

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use redis::Value;
 use tokenbucket_client::{
-    Consume, Decision, Error, Limit, Origin, Peek, Penalise, Penalised, RateLimiter, Reading, Redis, Refund, Request, Status,
-    Sync, Synced, Tokens, WhenAway,
+    Consume, Decision, Error, Limit, MultiConsume, Origin, Peek, Penalise, Penalised, RateLimiter, Reading, Redis, Refund,
+    Request, Status, Sync, Synced, Tokens, WhenAway,
 };
 
 use crate::server::{Server, wait_until};
@@ -54,6 +54,23 @@ fn every_request_is_answered_with_types() {
     let frozen = Consume::new("k", slow()).query(&mut connection).unwrap();
     assert_eq!(frozen.status, Status::Frozen);
     assert!(Peek::new("k").query(&mut connection).unwrap().unwrap().frozen > Duration::from_secs(100));
+}
+
+#[test]
+fn several_buckets_are_answered_together_and_each() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let both = MultiConsume::new().and("a", slow(), 6).and("b", slow().with_burst(20).unwrap(), 7);
+    let first = both.query(&mut connection).unwrap();
+    assert_eq!((first.together.allowed, first.together.remaining, first.together.status), (1, 4, Status::Granted));
+    assert_eq!(first.each.iter().map(|decision| decision.remaining).collect::<Vec<_>>(), [4, 13]);
+    let second = both.query(&mut connection).unwrap();
+    assert_eq!((second.together.allowed, second.together.status), (0, Status::Empty));
+    assert_eq!(second.each.iter().map(|decision| decision.status).collect::<Vec<_>>(), [Status::Empty, Status::Ready]);
+    let third = both.max_wait(Duration::from_secs(3 * 3600)).query(&mut connection).unwrap();
+    assert_eq!((third.together.status, third.each[1].status), (Status::Reserved, Status::Granted));
+    assert_eq!(third.together.wait, third.each[0].wait);
+    assert!(MultiConsume::new().query(&mut connection).is_err());
 }
 
 #[test]

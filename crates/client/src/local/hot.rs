@@ -81,11 +81,11 @@ impl Hot {
             let zero = known.max(fullest);
             let after = zero.checked_add(cost)?;
             if after > now {
-                return Some(terms.report(zero, now, now_us, Some(after)));
+                return Some(terms.report(zero, now, Some(after)));
             }
             // Relaxed: nothing but this word is told by it.
             match self.zero.compare_exchange_weak(known, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(terms.report(after, now, now_us, None)),
+                Ok(_) => return Some(terms.report(after, now, None)),
                 Err(other) => known = other,
             }
         }
@@ -96,14 +96,14 @@ impl Terms {
     /// What is told of a level that is 0 at `zero`, to one who has to wait until
     /// `granted` or need not wait.
     #[inline]
-    fn report(&self, zero: i64, now: i64, now_us: i64, granted: Option<i64>) -> Decision {
+    fn report(&self, zero: i64, now: i64, granted: Option<i64>) -> Decision {
         let level = now.saturating_sub(zero).max(0).unsigned_abs();
         Decision {
             allowed: u64::from(granted.is_none()),
             // Down: a fraction is not there yet. One who is denied is mostly spared the division.
             remaining: if level < self.token.unsigned_abs() { 0 } else { level / self.token.unsigned_abs() },
-            wait: Some(granted.map_or(Duration::ZERO, |granted| self.until(granted, now_us))),
-            full: self.until(zero.saturating_add(self.capacity), now_us),
+            wait: Some(granted.map_or(Duration::ZERO, |granted| self.until(granted, now))),
+            full: self.until(zero.saturating_add(self.capacity), now),
             status: if granted.is_none() { Status::Granted } else { Status::Empty },
             origin: Origin::Local,
         }
@@ -112,8 +112,13 @@ impl Terms {
     /// From now until a moment in parts, which is not past; up, first to microseconds,
     /// as the server does.
     #[inline]
-    fn until(&self, then: i64, now_us: i64) -> Duration {
-        let then_us = then.max(0).unsigned_abs().div_ceil(self.rate.unsigned_abs());
-        milliseconds_up(then_us.saturating_sub(now_us.max(0).unsigned_abs()))
+    fn until(&self, then: i64, now: i64) -> Duration {
+        // Now is a whole microsecond, so what is rounded up from there is so from 0, too.
+        let (ahead, rate) = (then.saturating_sub(now).max(0).unsigned_abs(), self.rate.unsigned_abs());
+        // Most are small, and a division of 32 bits takes half the time.
+        milliseconds_up(match (u32::try_from(ahead), u32::try_from(rate)) {
+            (Ok(ahead), Ok(rate)) => u64::from(ahead.div_ceil(rate)),
+            _ => ahead.div_ceil(rate),
+        })
     }
 }
