@@ -417,3 +417,11 @@ fn a_message_of_another_version_says_so() {
     assert_eq!(state::decode_message(&[], |_| 0), Err(Malformed::Damaged));
     assert_eq!(state::decode(&[], 0), Err(Malformed::Damaged));
 }
+
+#[test]
+fn a_part_is_less_than_the_whole_microsecond() {
+    // A token of capacity, 3 tokens every 7 seconds, at 0 some thirds after 1970.
+    let thirds = |part: u8| [0, 3, 0x40, 0x42, 0x0f, 1, 3, 1, 7, 0, 1, part];
+    assert!(state::decode(&thirds(2), 0).is_ok());
+    assert_eq!(state::decode(&thirds(3), 0), Err(Malformed::Damaged));
+}
