@@ -1,6 +1,7 @@
 //! A cursor over the arguments of a call. Numbers are read from the client's bytes
 //! in place; an error names the argument as the documentation does.
 
+use crate::clock::When;
 use crate::config;
 use crate::error::Error;
 use crate::ffi::{Word, Words};
@@ -40,8 +41,11 @@ const MAX_RATE: u64 = Tokens::MAX.millionths();
 const MAX_PER_MS: u64 = 31_622_400_000;
 /// The most that [`MAXWAIT`] may be, in seconds.
 const MAX_MAXWAIT: u64 = 31_622_400;
-/// The most that `seconds` and `unix-time` may be, in seconds.
-pub(crate) const MAX_SECONDS: u64 = 100_000_000_000;
+/// What a duration or moment that a vendor told has to be ...
+pub(crate) const IN_SECONDS: &str = "a number of seconds from 0 to 100000000000";
+pub(crate) const UNIX_TIME: &str = "a unix time in seconds from 0 to 100000000000";
+/// ... in seconds.
+const MAX_SECONDS: u64 = 100_000_000_000;
 
 impl<'call> Args<'call> {
     pub(crate) const fn new(words: Words<'call>) -> Self {
@@ -107,7 +111,7 @@ pub(crate) fn tokens_of(number: Decimal, argument: Argument, rounding: Rounding,
 }
 
 /// A duration in seconds; in microseconds, rounded up so that nobody is early.
-pub(crate) fn duration_us(text: &[u8], argument: Argument, max_seconds: u64) -> Result<u64, Error> {
+fn duration_us(text: &[u8], argument: Argument, max_seconds: u64) -> Result<u64, Error> {
     let max_us = max_seconds.saturating_mul(1_000_000);
     Decimal::parse(text).and_then(|number| number.units(6, Rounding::Up, max_us)).ok_or(argument.error())
 }
@@ -117,11 +121,16 @@ pub(crate) fn max_wait_us(args: &mut Args<'_>) -> Result<u64, Error> {
     duration_us(args.value_of(MAXWAIT.name)?, MAXWAIT, MAX_MAXWAIT)
 }
 
-/// A moment in Unix seconds; in Unix microseconds, rounded up.
-pub(crate) fn moment_us(text: &[u8], argument: Argument) -> Result<i64, Error> {
+/// A moment that is so many seconds from now, see [`IN_SECONDS`].
+pub(crate) fn in_seconds(text: &[u8], argument: Argument) -> Result<When, Error> {
+    Ok(When::In { us: duration_us(text, argument, MAX_SECONDS)? })
+}
+
+/// A moment in Unix seconds, see [`UNIX_TIME`]; rounded up to a microsecond.
+pub(crate) fn unix_time(text: &[u8], argument: Argument) -> Result<When, Error> {
     let number = Decimal::parse(text).ok_or(argument.error())?;
     match number.units(6, Rounding::Up, MAX_SECONDS * 1_000_000).map(i64::try_from) {
-        Some(Ok(us)) => Ok(us),
+        Some(Ok(wall_us)) => Ok(When::At { wall_us }),
         _ => Err(Error::Milliseconds { argument: argument.name, must_be: argument.must_be }),
     }
 }

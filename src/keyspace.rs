@@ -33,6 +33,11 @@ impl<'call> Place<'call> {
         Ok((Self { context, name, key, occupied: bucket.is_some() }, bucket))
     }
 
+    /// Whether there was a bucket.
+    pub(crate) const fn is_occupied(&self) -> bool {
+        self.occupied
+    }
+
     /// Whether a bucket can be stored here now; [`Place::save`] asks too, but a call
     /// that stores several has to know before the first.
     ///
@@ -54,10 +59,10 @@ impl<'call> Place<'call> {
     /// that exists goes on limiting.
     #[inline]
     pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
-        let expire_at_ms = bucket.expire_at_ms(phase(self.name));
-        let message = state::encode_message(&Message { clock_us: now_us, expire_at_ms, bucket: *bucket });
-        self.store(bucket, expire_at_ms)?;
-        self.context.replicate(EFFECT, self.name, message.as_bytes());
+        let message = message(self.name, bucket, now_us);
+        let bytes = state::encode_message(&message);
+        self.store(bucket, message.expire_at_ms)?;
+        self.context.replicate(EFFECT, self.name, bytes.as_bytes());
         Ok(())
     }
 
@@ -101,9 +106,14 @@ impl<'call> Place<'call> {
     }
 }
 
-/// The message that makes the bucket at `name` what it is.
+/// The message that makes the bucket at `name` what it is, as bytes.
 pub(crate) fn effect(name: Word<'_>, bucket: &Bucket, now_us: i64) -> Encoded {
-    state::encode_message(&Message { clock_us: now_us, expire_at_ms: bucket.expire_at_ms(phase(name)), bucket: *bucket })
+    state::encode_message(&message(name, bucket, now_us))
+}
+
+#[inline]
+fn message(name: Word<'_>, bucket: &Bucket, now_us: i64) -> Message {
+    Message { clock_us: now_us, expire_at_ms: bucket.expire_at_ms(phase(name)), bucket: *bucket }
 }
 
 /// Spreads the expiry of keys: a hash of the name (FNV-1a, by eight bytes a step).

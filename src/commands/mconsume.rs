@@ -53,7 +53,6 @@ struct Part<'call> {
     request: Consume,
     /// Before the call.
     bucket: Bucket,
-    exists: bool,
 }
 
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
@@ -61,7 +60,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let mut parts = Vec::with_capacity(keys.len());
     for (key, request) in keys.into_iter().zip(requests) {
         let (place, found) = Place::open(call.context, key, Access::Write)?;
-        parts.push(Part { place, request, bucket: found.unwrap_or(Bucket::UNKNOWN), exists: found.is_some() });
+        parts.push(Part { place, request, bucket: found.unwrap_or(Bucket::UNKNOWN) });
     }
 
     // Decided on copies: whether any of them is stored depends on all.
@@ -73,7 +72,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         outcomes.push((after, decision, effect));
     }
     let decisions = outcomes.iter().map(|(_, decision, _)| *decision);
-    let reply = if decisions.clone().all(|decision| decision.allowed > 0) {
+    let (together, each) = if decisions.clone().all(|decision| decision.allowed > 0) {
         for part in &parts {
             part.place.check_room()?;
         }
@@ -84,7 +83,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
             }
         }
         let together = decisions.clone().reduce(both).ok_or(Error::WrongArity)?;
-        Reply::Joint { together, each: decisions.map(Member::Decided).collect() }
+        (together, decisions.map(Member::Decided).collect())
     } else {
         let together = decisions.clone().filter(|decision| decision.allowed == 0).reduce(worse).ok_or(Error::WrongArity)?;
         let mut each = Vec::with_capacity(parts.len());
@@ -94,12 +93,10 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
             }
             each.push(if decision.allowed > 0 { part.ready(&decision, now_us)? } else { Member::Decided(decision) });
         }
-        Reply::Joint { together: with_figures(together, &each), each }
+        (with_figures(together, &each), each)
     };
-    if let Reply::Joint { together, .. } = &reply {
-        stats::count(together, Mode::Exactly);
-    }
-    Ok(reply)
+    stats::count(&together, Mode::Exactly);
+    Ok(Reply::Joint { together, each })
 }
 
 fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume>), Error> {
@@ -145,7 +142,9 @@ impl Part<'_> {
     /// the wait that it was told holds for the next call, which comes with it again.
     fn keep_limit(&self, now_us: i64) -> Result<(), Error> {
         let mut after = self.bucket;
-        if self.exists && self.request.tokens > Tokens::ZERO && after.change_limit(&self.request.limit, now_us) == Effect::Changed
+        if self.place.is_occupied()
+            && self.request.tokens > Tokens::ZERO
+            && after.change_limit(&self.request.limit, now_us) == Effect::Changed
         {
             self.place.save(&after, now_us)?;
             stats::count_limit(self.bucket.limit(), after.limit());

@@ -2,8 +2,7 @@
 
 use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
-use crate::args::{self, MAX_SECONDS};
-use crate::clock::When;
+use crate::args::{self, IN_SECONDS, UNIX_TIME};
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -36,17 +35,17 @@ pub(super) const COMMAND: Command = Command {
     run,
 };
 
-const SECONDS: args::Argument = args::Argument { name: "seconds", must_be: "a number of seconds from 0 to 100000000000" };
-const UNTIL: args::Argument = args::Argument { name: "UNTIL", must_be: "a unix time in seconds from 0 to 100000000000" };
+const SECONDS: args::Argument = args::Argument { name: "seconds", must_be: IN_SECONDS };
+const UNTIL: args::Argument = args::Argument { name: "UNTIL", must_be: UNIX_TIME };
 
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let args = &mut call.args;
     let key = args.key()?;
     let word = args.required()?;
     let end = if word.eq_ignore_ascii_case(UNTIL.name.as_bytes()) {
-        When::At { wall_us: args::moment_us(args.value_of(UNTIL.name)?, UNTIL)? }
+        args::unix_time(args.value_of(UNTIL.name)?, UNTIL)?
     } else {
-        When::In { us: args::duration_us(word, SECONDS, MAX_SECONDS)? }
+        args::in_seconds(word, SECONDS)?
     };
     if let Some(word) = args.next() {
         return Err(Error::unknown_option(word));

@@ -2,8 +2,7 @@
 
 use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
-use crate::args::{self, FROM_0, MAX_SECONDS};
-use crate::clock::When;
+use crate::args::{self, FROM_0, IN_SECONDS, UNIX_TIME};
 use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
@@ -49,8 +48,8 @@ pub(super) const COMMAND: Command = Command {
 
 const REMAINING: args::Argument = args::Argument { name: "remaining", must_be: FROM_0 };
 const LIMIT: args::Argument = args::Argument { name: "LIMIT", must_be: "a number from 1 to 1000000000000" };
-const RESET: args::Argument = args::Argument { name: "RESET", must_be: "a number of seconds from 0 to 100000000000" };
-const RESETAT: args::Argument = args::Argument { name: "RESETAT", must_be: "a unix time in seconds from 0 to 100000000000" };
+const RESET: args::Argument = args::Argument { name: "RESET", must_be: IN_SECONDS };
+const RESETAT: args::Argument = args::Argument { name: "RESETAT", must_be: UNIX_TIME };
 const TOLERANCE: args::Argument = args::Argument { name: "TOLERANCE", must_be: FROM_0 };
 
 fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
@@ -74,11 +73,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
                 Some((given, _)) => return Err(Error::Contradicts { option: option.name, other: given }),
             }
             let value = args.value_of(option.name)?;
-            let when = if is(RESET) {
-                When::In { us: args::duration_us(value, RESET, MAX_SECONDS)? }
-            } else {
-                When::At { wall_us: args::moment_us(value, RESETAT)? }
-            };
+            let when = if is(RESET) { args::in_seconds(value, RESET)? } else { args::unix_time(value, RESETAT)? };
             reset = Some((option.name, when));
         } else {
             return Err(Error::unknown_option(word));

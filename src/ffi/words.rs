@@ -74,7 +74,7 @@ impl<'call> Iterator for Words<'call> {
     fn next(&mut self) -> Option<Word<'call>> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
-        // SAFETY: the promise of [`Words::new`].
+        // SAFETY: the promise of [`Words::all`].
         Some(unsafe { Word::new(*first) })
     }
 }

@@ -464,27 +464,26 @@ const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 impl Known {
     fn heard(&self, key: &[u8], remaining: u64, holds: Duration) {
+        self.note(key, remaining, holds, None);
+    }
+
+    /// The server was told, and knows more than a level.
+    fn told(&self, sync: &Sync, remaining: u64, holds: Duration) {
+        self.note(sync.key(), remaining, holds, used_up_until(sync));
+    }
+
+    fn note(&self, key: &[u8], remaining: u64, holds: Duration, used_up_until: Option<Instant>) {
         let until = Instant::now() + holds.min(KNOWN_FOR);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(heard) = known.get_mut(key) {
-            (heard.remaining, heard.until) = (remaining, until);
+            let used_up_until = used_up_until.or(heard.used_up_until);
+            *heard = Heard { remaining, until, used_up_until };
             return;
         }
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
-        known.insert(key.to_vec(), Heard { remaining, until, used_up_until: None });
-    }
-
-    /// The server was told, and knows more than a level.
-    fn told(&self, sync: &Sync, remaining: u64, holds: Duration) {
-        self.heard(sync.key(), remaining, holds);
-        let used_up_until = used_up_until(sync);
-        if let Some(heard) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(sync.key())
-            && used_up_until.is_some()
-        {
-            heard.used_up_until = used_up_until;
-        }
+        known.insert(key.to_vec(), Heard { remaining, until, used_up_until });
     }
 
     fn is_news(&self, sync: &Sync) -> bool {
