@@ -5,6 +5,7 @@
 //! with the call, decide, take. Names and symbols: the essay in `lib.rs`.
 
 use crate::limit::{Limit, MAX_FILL_US, Moment, Rate, Tokens};
+use crate::queue::{MAX_LATE_US, Place, Queue};
 
 /// How long a bucket without a limit outlives the last thing it remembers, in
 /// microseconds: nobody knows how fast it fills.
@@ -145,6 +146,17 @@ pub enum Effect {
     Changed,
 }
 
+/// What is to be done for those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// This one has its tokens, or will never have them: it has left the queue.
+    Of(Place, Decision),
+    /// Nothing, for so many microseconds.
+    In(u64),
+    /// Nothing: nobody waits.
+    Nobody,
+}
+
 /// A forced call that would take more than 100 years to pay back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DebtTooLong;
@@ -209,12 +221,7 @@ impl Bucket {
     /// # Errors
     /// [`DebtTooLong`] where a forced call would reach beyond 100 years; nothing changes.
     pub fn consume(&mut self, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
-        let (mut bucket, mut known) = self.adopt(&call.limit, now_us);
-        if known && call.tokens > bucket.limit.capacity() && call.tokens <= call.limit.capacity() {
-            // The same limit to a billionth, and this call needs the billionth.
-            bucket.change_limit(&call.limit, now_us);
-            known = false;
-        }
+        let (mut bucket, known) = self.adopt_for(call, now_us);
         let (verdict, taken) = bucket.decide(call, now_us)?;
         let effect = match (taken, verdict) {
             (true, _) => Effect::Changed,
@@ -226,6 +233,93 @@ impl Bucket {
             *self = Self::Limited(bucket);
         }
         Ok((decision, effect))
+    }
+
+    /// As [`Bucket::consume`], where others wait: they come first, so the call is denied
+    /// until after the last of them. Only one that takes whatever holds, or takes
+    /// nothing, is answered as if nobody did. Nothing remains for others.
+    ///
+    /// # Errors
+    /// As [`Bucket::consume`].
+    pub fn consume_behind(&mut self, call: &Consume, waiting: &Queue, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
+        if waiting.is_empty() {
+            return self.consume(call, now_us);
+        }
+        if call.mode == Mode::Force || call.tokens == Tokens::ZERO {
+            let (decision, effect) = self.consume(call, now_us)?;
+            return Ok((Decision { remaining: 0, ..decision }, effect));
+        }
+        let (bucket, known) = self.adopt_for(call, now_us);
+        let mut alone = bucket;
+        let status = match alone.decide(call, now_us)?.0 {
+            Verdict::Never => {
+                return Ok((Decision { remaining: 0, ..bucket.report(Verdict::Never, now_us) }, Effect::Unchanged));
+            }
+            Verdict::Denied { status, .. } => status,
+            Verdict::Granted { .. } => Status::Empty,
+        };
+        let (mut later, served_us) = bucket.after(waiting, now_us);
+        let until_us = match later.decide(call, served_us)?.0 {
+            Verdict::Denied { until_us, .. } => until_us,
+            Verdict::Granted { .. } | Verdict::Never => served_us,
+        };
+        let decision = Decision { remaining: 0, ..bucket.report(Verdict::Denied { status, until_us }, now_us) };
+        if known {
+            return Ok((decision, Effect::Unchanged));
+        }
+        *self = Self::Limited(bucket);
+        Ok((decision, Effect::Changed))
+    }
+
+    /// Serves the first who waits, if its turn has come. Which limit decides is remembered;
+    /// `limit` does where nothing is. Whoever wants more than its capacity has no turn to
+    /// wait for.
+    ///
+    /// A turn that is served late, by [`MAX_LATE_US`] at most, counts from when it came:
+    /// what came in since is there for the next, also where the bucket could not have
+    /// held it. So a queue is served at the full rate by a timer that is never on time.
+    pub fn serve(&mut self, waiting: &mut Queue, limit: &Limit, now_us: i64) -> (Turn, Effect) {
+        let limit = *self.limit().unwrap_or(limit);
+        let too_large = waiting.first_above(limit.capacity());
+        let Some((place, tokens)) = too_large.or_else(|| waiting.first()) else { return (Turn::Nobody, Effect::Unchanged) };
+        let mut at_us = waiting.unserved_since_us().clamp(now_us.saturating_sub(MAX_LATE_US), now_us);
+        loop {
+            let (mut bucket, known) = self.adopt(&limit, at_us);
+            let ask = |mode| Consume { limit, tokens, mode };
+            let until_now = Mode::Reserve { max_wait_us: until(at_us, now_us) };
+            let (verdict, effect) = match bucket.decide(&ask(until_now), at_us) {
+                Ok((Verdict::Granted { allowed, .. }, taken)) => {
+                    let effect = if taken { Effect::Changed } else { Effect::Unchanged };
+                    (Verdict::Granted { allowed, acts_us: now_us }, effect)
+                }
+                Ok((Verdict::Never, _)) | Err(DebtTooLong) => (Verdict::Never, Effect::Unchanged),
+                Ok((Verdict::Denied { until_us: lapses_us, .. }, _)) => {
+                    let until_us = match bucket.decide(&ask(Mode::Exactly), at_us) {
+                        Ok((Verdict::Denied { until_us, .. }, _)) => until_us,
+                        _ => now_us,
+                    };
+                    if until_us > now_us {
+                        let effect = if known { Effect::Unchanged } else { Effect::Changed };
+                        if !known {
+                            *self = Self::Limited(bucket);
+                        }
+                        return (Turn::In(until(now_us, until_us)), effect);
+                    }
+                    // The vendor's word has lapsed since. It does so once, so this ends.
+                    at_us = lapses_us.max(at_us.saturating_add(1));
+                    continue;
+                }
+            };
+            if effect == Effect::Changed {
+                *self = Self::Limited(bucket);
+            }
+            waiting.remove(place);
+            waiting.look_again_from(at_us);
+            bucket.settle(now_us);
+            let decision = bucket.report(verdict, now_us);
+            let remaining = if waiting.is_empty() { decision.remaining } else { 0 };
+            return (Turn::Of(place, Decision { remaining, ..decision }), effect);
+        }
     }
 
     /// Settles the level so far under the limit that is remembered and takes up
@@ -454,6 +548,18 @@ impl Bucket {
         }
     }
 
+    /// [`Bucket::adopt`] for a call, which may need the capacity to the millionth.
+    #[inline]
+    fn adopt_for(&self, call: &Consume, now_us: i64) -> (Limited, bool) {
+        let (mut bucket, mut known) = self.adopt(&call.limit, now_us);
+        if known && call.tokens > bucket.limit.capacity() && call.tokens <= call.limit.capacity() {
+            // The same limit to a billionth, and this call needs the billionth.
+            bucket.change_limit(&call.limit, now_us);
+            known = false;
+        }
+        (bucket, known)
+    }
+
     /// Spills what is above the most it holds, where that is known.
     fn cut(&mut self, now_us: i64) {
         if let Self::Limited(bucket) = self {
@@ -673,6 +779,49 @@ impl Limited {
         self.cut(now_us);
         let rate = self.limit.rate();
         self.zero = rate.after(self.zero, rate.drops_of(tokens));
+    }
+
+    /// The bucket when all who wait have been served, and when the last of them is.
+    fn after(mut self, waiting: &Queue, now_us: i64) -> (Self, i64) {
+        let (mut at_us, mut served_us, mut from) = (now_us, now_us, 0);
+        loop {
+            self.settle(at_us);
+            // A run that the vendor's word does not hold up: only the refill counts, so it
+            // is served when the sum of it has come in.
+            let left = self.vendor.window.map_or(u128::MAX, |window| window.left.millionths().into());
+            let holds = self.holds();
+            let run = waiting.run(from, |sum| sum.requests > 0 && (sum.millionths >= left || sum.largest > holds));
+            if run.sum.requests > 0 {
+                if let Some(window) = &mut self.vendor.window {
+                    window.left = window.left.saturating_sub(Tokens::at_most(run.sum.millionths));
+                }
+                self.cut(at_us);
+                let rate = self.limit.rate();
+                // Each is for no more than the capacity, of at most 10^31 drops.
+                self.zero = rate.after(self.zero, rate.per().saturating_mul(run.sum.millionths));
+                served_us = served_us.max(self.zero.ceil_us());
+            }
+            let Some((leaf, tokens)) = run.stopped_at else { return (self, served_us) };
+            at_us = at_us.max(self.zero.us);
+            self.settle(at_us);
+            // Window and vendor limit can hold one up, each until it lapses.
+            let ask = Consume { limit: self.limit, tokens, mode: Mode::Reserve { max_wait_us: u64::MAX } };
+            for _ in 0..3 {
+                match self.decide(&ask, at_us) {
+                    Ok((Verdict::Denied { until_us, .. }, _)) => {
+                        at_us = at_us.max(until_us);
+                        self.settle(at_us);
+                    }
+                    Ok((Verdict::Granted { acts_us, .. }, _)) => {
+                        served_us = served_us.max(acts_us);
+                        break;
+                    }
+                    Ok((Verdict::Never, _)) | Err(DebtTooLong) => break,
+                }
+            }
+            at_us = at_us.max(self.zero.us);
+            from = leaf + 1;
+        }
     }
 
     /// Gives tokens back, up to what it holds; while frozen no further than to the thaw.

@@ -82,8 +82,8 @@
 //! # The files
 //!
 //! `limit` has the units and the arithmetic of moments, `bucket` the commands,
-//! `decimal` reads numbers, [`state`] writes a bucket as bytes for disk and wire,
-//! [`packed`] as words for memory.
+//! `queue` those who wait for a bucket, `decimal` reads numbers, [`state`] writes a
+//! bucket as bytes for disk and wire, [`packed`] as words for memory.
 //!
 //! ```
 //! use tokenbucket::{Bucket, Consume, Limit, Mode, Rate, Status, Tokens};
@@ -107,10 +107,12 @@ mod bucket;
 mod decimal;
 mod limit;
 pub mod packed;
+mod queue;
 pub mod state;
 
 pub use bucket::{
-    Bare, Bucket, Consume, DebtTooLong, Decision, Effect, Limited, LimitedReading, Mode, Reading, Status, Sync, Synced,
+    Bare, Bucket, Consume, DebtTooLong, Decision, Effect, Limited, LimitedReading, Mode, Reading, Status, Sync, Synced, Turn,
 };
 pub use decimal::{Decimal, MAX_TEXT, Rounding};
 pub use limit::{Limit, MAX_FILL_US, Moment, Rate, Tokens};
+pub use queue::{MAX_LATE_US, Place, Queue};

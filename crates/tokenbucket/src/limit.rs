@@ -58,6 +58,11 @@ impl Tokens {
         Self(self.0 + other.0).min(most)
     }
 
+    /// So many millionths, or all there can be.
+    pub(crate) fn at_most(millionths: u128) -> Self {
+        u64::try_from(millionths).ok().and_then(Self::from_millionths).unwrap_or(Self::MAX)
+    }
+
     /// The whole tokens of it.
     pub(crate) fn floor(self) -> Self {
         Self(self.whole() * MILLION)
@@ -140,14 +145,12 @@ impl Rate {
     /// The tokens in `drops`, rounded down to a millionth: whoever changes the
     /// limit pays the rest. At most [`Tokens::MAX`].
     pub(crate) fn tokens_in(self, drops: u128) -> Tokens {
-        let millionths = div_rem(drops, self.per).0;
-        u64::try_from(millionths).ok().and_then(Tokens::from_millionths).unwrap_or(Tokens::MAX)
+        Tokens::at_most(div_rem(drops, self.per).0)
     }
 
     /// The tokens that cover `drops`, rounded up to a millionth.
     pub(crate) fn tokens_for(self, drops: u128) -> Tokens {
-        let millionths = drops.div_ceil(self.per);
-        u64::try_from(millionths).ok().and_then(Tokens::from_millionths).unwrap_or(Tokens::MAX)
+        Tokens::at_most(drops.div_ceil(self.per))
     }
 
     /// The whole tokens in `drops`.

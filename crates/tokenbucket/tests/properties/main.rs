@@ -30,6 +30,7 @@ mod numbers;
 mod oracle;
 mod promises;
 mod vectors;
+mod waiting;
 
 use proptest::test_runner::Config;
 

@@ -14,15 +14,15 @@ use crate::layout::{Layout, Window};
 use crate::oracle::{Exact, Oracle, Terms, ceil, exact, floor};
 
 /// What is counted of a grant: from when its tokens are used, and how many millionths.
-struct Grant {
-    at: Exact,
-    millionths: i128,
+pub(crate) struct Grant {
+    pub(crate) at: Exact,
+    pub(crate) millionths: i128,
 }
 
 impl Grant {
     /// The grant that an event is, if it is one that keeps to the limits: a forced one
     /// is the caller's.
-    fn of(event: &Event) -> Option<Self> {
+    pub(crate) fn of(event: &Event) -> Option<Self> {
         let Deed::Consume(call) = event.deed else { return None };
         let decision = event.outcome.decision().filter(|decision| decision.allowed > 0)?;
         let millionths = match call.mode {
@@ -64,7 +64,7 @@ fn with_limit(history: &History) -> (Bucket, Limit, i64) {
 // ---------------------------------------------------- 1. never too many
 
 /// Panics where a stretch of time has more grants than the largest of the limits gives.
-fn stays_within(limits: &[Limit], mut grants: Vec<Grant>) {
+pub(crate) fn stays_within(limits: &[Limit], mut grants: Vec<Grant>) {
     let terms: Vec<Terms> = limits.iter().map(Terms::from).collect();
     let capacity = terms.iter().map(|terms| &terms.capacity).max().unwrap();
     let rate = terms.iter().map(|terms| &terms.rate).max().unwrap();
