@@ -39,8 +39,10 @@ pub(crate) const FROM_0: &str = "a number from 0 to 1000000000000";
 const MAX_RATE: u64 = Tokens::MAX.millionths();
 /// The longest period, in milliseconds.
 const MAX_PER_MS: u64 = 31_622_400_000;
-/// The most that [`MAXWAIT`] may be, in seconds.
-const MAX_MAXWAIT: u64 = 31_622_400;
+/// How long a client is willing to wait on the server; 0 is as long as it takes.
+pub(crate) const TIMEOUT: Argument = Argument { name: "timeout", ..MAXWAIT };
+/// The most that [`MAXWAIT`] and [`TIMEOUT`] may be, in seconds.
+const MAX_WAIT: u64 = 31_622_400;
 /// What a duration or moment that a vendor told has to be ...
 pub(crate) const IN_SECONDS: &str = "a number of seconds from 0 to 100000000000";
 pub(crate) const UNIX_TIME: &str = "a unix time in seconds from 0 to 100000000000";
@@ -118,7 +120,12 @@ fn duration_us(text: &[u8], argument: Argument, max_seconds: u64) -> Result<u64,
 
 /// What follows [`MAXWAIT`], in microseconds.
 pub(crate) fn max_wait_us(args: &mut Args<'_>) -> Result<u64, Error> {
-    duration_us(args.value_of(MAXWAIT.name)?, MAXWAIT, MAX_MAXWAIT)
+    duration_us(args.value_of(MAXWAIT.name)?, MAXWAIT, MAX_WAIT)
+}
+
+/// A [`TIMEOUT`] in microseconds; `None` where it never comes.
+pub(crate) fn timeout_us(text: &[u8]) -> Result<Option<u64>, Error> {
+    duration_us(text, TIMEOUT, MAX_WAIT).map(|us| (us > 0).then_some(us))
 }
 
 /// A moment that is so many seconds from now, see [`IN_SECONDS`].
@@ -160,7 +167,7 @@ pub(crate) fn limit(capacity: Tokens, rate: Decimal, period: Decimal) -> Result<
     Rate::from_decimals(rate, period)
         .and_then(|rate| Limit::new(capacity, rate))
         .filter(|limit| limit.fills_within(config::MAX_FILL_TIME.us()))
-        .ok_or_else(|| Error::FillTime { max_seconds: config::MAX_FILL_TIME.seconds() })
+        .ok_or_else(|| Error::FillTime { max_seconds: config::MAX_FILL_TIME.get() })
 }
 
 impl Argument {

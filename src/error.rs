@@ -35,6 +35,8 @@ pub(crate) enum Error {
     WrongType,
     /// A new bucket where `maxmemory` is reached.
     OutOfMemory,
+    /// Another node of the cluster serves the key by now.
+    Moved { slot: i64, address: String },
     /// TB.STATE with something that is not a bucket.
     NotAState,
     /// TB.STATE from a later version of the module.
@@ -56,7 +58,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = match self {
-            Self::WrongType | Self::OutOfMemory => "",
+            Self::WrongType | Self::OutOfMemory | Self::Moved { .. } => "",
             _ => "ERR ",
         };
         f.write_str(owner)?;
@@ -80,6 +82,7 @@ impl fmt::Display for Error {
             Self::WrongArity => write!(f, "wrong number of arguments"),
             Self::WrongType => write!(f, "WRONGTYPE Operation against a key holding the wrong kind of value"),
             Self::OutOfMemory => write!(f, "OOM command not allowed when used memory > 'maxmemory'."),
+            Self::Moved { slot, address } => write!(f, "MOVED {slot} {address}"),
             Self::NotAState => write!(f, "blob must be a bucket as this module writes it"),
             Self::LaterState { version, known } => {
                 write!(f, "blob must be of version {known}, this one is of version {version}: upgrade this server first")

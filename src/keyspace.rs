@@ -7,6 +7,7 @@ use std::ffi::CStr;
 
 use crate::error::Error;
 use crate::ffi::{Access, Context, ContextFlags, Key, Word};
+use crate::waiting;
 use tokenbucket::Bucket;
 use tokenbucket::state::{self, Encoded, Message};
 
@@ -59,6 +60,17 @@ impl<'call> Place<'call> {
     /// that exists goes on limiting.
     #[inline]
     pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
+        self.save_served(bucket, now_us)?;
+        self.tell_those_who_wait(now_us);
+        Ok(())
+    }
+
+    /// [`Place::save`] of what was done for those who wait themselves.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub(crate) fn save_served(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
         let message = message(self.name, bucket, now_us);
         let bytes = state::encode_message(&message);
         self.store(bucket, message.expire_at_ms)?;
@@ -72,12 +84,20 @@ impl<'call> Place<'call> {
     /// # Errors
     /// As [`Place::save`].
     pub(crate) fn apply(&self, message: &Message) -> Result<(), Error> {
-        let Message { bucket, expire_at_ms, .. } = message;
+        let Message { bucket, expire_at_ms, clock_us } = message;
         // Only a forger's is not one that the sender could have set.
         let fits = bucket.may_expire_at(*expire_at_ms);
         self.store(bucket, if fits { *expire_at_ms } else { bucket.expire_at_ms(phase(self.name)) })?;
         self.context.replicate_verbatim();
+        self.tell_those_who_wait(*clock_us);
         Ok(())
+    }
+
+    #[inline]
+    fn tell_those_who_wait(&self, now_us: i64) {
+        if waiting::is_anybody() {
+            waiting::bucket_changed(self.context.database(), self.name, now_us);
+        }
     }
 
     /// A keyspace event of a change. Closes the key first: other modules hear of it

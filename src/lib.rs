@@ -6,6 +6,7 @@
 //! - [`commands`]: what clients can call. Its `COMMANDS` is the only list.
 //! - [`args`] reads what a client sent, [`reply`] writes what it gets, [`error`]
 //!   has every text it can see.
+//! - [`serving`] gives those who wait their turn, [`waiting`] knows who they are.
 //! - [`keyspace`] opens and saves buckets: type, expiry, replication, events.
 //! - [`limits`] keeps one copy of a limit that many buckets share, [`clock`] is
 //!   the only clock, [`config`] the settings, [`stats`] the counters of INFO.
@@ -21,4 +22,6 @@ mod ffi;
 mod keyspace;
 mod limits;
 mod reply;
+mod serving;
 mod stats;
+mod waiting;

@@ -29,6 +29,8 @@ pub(crate) enum Reply {
     Null,
     /// Done.
     Ok,
+    /// Nothing yet: the client waits.
+    Later,
 }
 
 impl Reply {
@@ -58,6 +60,7 @@ impl Reply {
             Self::Reading(reading) => write_reading(to, reading),
             Self::Null => to.reply_null(),
             Self::Ok => to.reply_simple(c"OK"),
+            Self::Later => {}
         }
     }
 }

@@ -46,11 +46,17 @@ pub(crate) static SYNCS_APPLIED: Counter = Counter::new(c"syncs_applied");
 pub(crate) static SYNCS_IGNORED: Counter = Counter::new(c"syncs_ignored");
 /// TB.REFUND of a bucket that exists.
 pub(crate) static REFUNDS: Counter = Counter::new(c"refunds");
+/// Clients that began to wait in TB.BCONSUME.
+pub(crate) static WAITS: Counter = Counter::new(c"waits");
+/// Of these, those whose time was over before their turn came.
+pub(crate) static WAITS_TIMED_OUT: Counter = Counter::new(c"waits_timed_out");
+/// Clients that were answered at once, because max-waiting others waited.
+pub(crate) static WAITS_REFUSED: Counter = Counter::new(c"waits_refused");
 /// Buckets that were given another limit.
 static LIMIT_CHANGES: Counter = Counter::new(c"limit_changes");
 
 /// All of them, in the order of INFO.
-pub(crate) static COUNTERS: [&Counter; 13] = [
+pub(crate) static COUNTERS: [&Counter; 16] = [
     &GRANTED,
     &RESERVED,
     &FORCED,
@@ -64,6 +70,9 @@ pub(crate) static COUNTERS: [&Counter; 13] = [
     &SYNCS_IGNORED,
     &REFUNDS,
     &LIMIT_CHANGES,
+    &WAITS,
+    &WAITS_TIMED_OUT,
+    &WAITS_REFUSED,
 ];
 
 /// Counts a bucket that had a limit and has another now.
@@ -74,7 +83,7 @@ pub(crate) fn count_limit(before: Option<&Limit>, after: Option<&Limit>) {
     }
 }
 
-/// Counts an answer of TB.CONSUME or TB.MCONSUME.
+/// Counts an answer of TB.CONSUME, TB.MCONSUME or TB.BCONSUME.
 #[inline]
 pub(crate) fn count(decision: &Decision, mode: Mode) {
     let counter = match decision.status {

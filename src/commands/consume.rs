@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
-use crate::{clock, stats};
+use crate::{clock, stats, waiting};
 use tokenbucket::{Bucket, Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -18,6 +18,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
+    blocks: false,
     arity: -4,
     arguments: &[
         KEY,
@@ -109,8 +110,8 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let now_us = clock::now_us();
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let limit_before = bucket.limit().copied();
-    let (decision, effect) =
-        bucket.consume(&request, now_us).map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
+    let answer = waiting::consume(call.context, key, &mut bucket, &request, now_us);
+    let (decision, effect) = answer.map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
         stats::count_limit(limit_before.as_ref(), bucket.limit());

@@ -52,6 +52,7 @@ fn write(text: &mut String, command: &Command) -> std::fmt::Result {
     let access = match (command.access, command.audience) {
         (KeyAccess::Read, _) => "reads its key; works on a replica",
         (_, Audience::Clients) if command.keys == Keys::Counted => "writes its keys",
+        (_, Audience::Clients) if command.blocks => "writes its key; may block its client",
         (_, Audience::Clients) => "writes its key",
         (_, Audience::Servers) => "writes its key; for servers",
     };

@@ -4,10 +4,10 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
 use crate::args::{self, Args};
 use crate::error::Error;
-use crate::ffi::{Access, Word};
+use crate::ffi::{Access, Context, Word};
 use crate::keyspace::Place;
 use crate::reply::{Member, Reply};
-use crate::{clock, stats};
+use crate::{clock, stats, waiting};
 use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Rounding, Status, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -18,6 +18,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::Counted,
     access: KeyAccess::Update,
     audience: Audience::Clients,
+    blocks: false,
     arity: -7,
     arguments: &[
         Argument::required("numkeys", Kind::Integer, "how many buckets (1 to 64)"),
@@ -49,6 +50,8 @@ const MAX_KEYS: usize = 64;
 
 /// A bucket with what is asked of it.
 struct Part<'call> {
+    context: &'call Context,
+    key: Word<'call>,
     place: Place<'call>,
     request: Consume,
     /// Before the call.
@@ -60,7 +63,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let mut parts = Vec::with_capacity(keys.len());
     for (key, request) in keys.into_iter().zip(requests) {
         let (place, found) = Place::open(call.context, key, Access::Write)?;
-        parts.push(Part { place, request, bucket: found.unwrap_or(Bucket::UNKNOWN) });
+        parts.push(Part { context: call.context, key, place, request, bucket: found.unwrap_or(Bucket::UNKNOWN) });
     }
 
     // Decided on copies: whether any of them is stored depends on all.
@@ -68,7 +71,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let mut outcomes = Vec::with_capacity(parts.len());
     for part in &parts {
         let mut after = part.bucket;
-        let (decision, effect) = after.consume(&part.request, now_us).map_err(|_| Error::Internal)?; // only FORCE can
+        let (decision, effect) = part.answer(&part.request, &mut after, now_us)?;
         outcomes.push((after, decision, effect));
     }
     let decisions = outcomes.iter().map(|(_, decision, _)| *decision);
@@ -138,6 +141,10 @@ fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume
 }
 
 impl Part<'_> {
+    fn answer(&self, request: &Consume, bucket: &mut Bucket, now_us: i64) -> Result<(Decision, Effect), Error> {
+        waiting::consume(self.context, self.key, bucket, request, now_us).map_err(|_| Error::Internal) // only FORCE can
+    }
+
     /// What a call that is denied for now may write: the limit that came with it. So
     /// the wait that it was told holds for the next call, which comes with it again.
     fn keep_limit(&self, now_us: i64) -> Result<(), Error> {
@@ -156,7 +163,7 @@ impl Part<'_> {
     fn ready(&self, granted: &Decision, now_us: i64) -> Result<Member, Error> {
         let ask = Consume { tokens: Tokens::ZERO, ..self.request };
         let mut untouched = self.bucket;
-        let (asked, _) = untouched.consume(&ask, now_us).map_err(|_| Error::Internal)?;
+        let (asked, _) = self.answer(&ask, &mut untouched, now_us)?;
         Ok(Member::Ready(Decision { allowed: 0, wait_us: granted.wait_us, ..asked }))
     }
 }

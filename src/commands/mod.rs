@@ -1,6 +1,7 @@
 //! The commands. [`COMMANDS`] is the only list of them anywhere: registration,
 //! COMMAND DOCS and docs/commands.md are made from its rows.
 
+mod bconsume;
 mod consume;
 #[cfg(test)]
 mod markdown;
@@ -19,8 +20,16 @@ use crate::reply::Reply;
 use spec::Command;
 
 /// All commands.
-pub(crate) const COMMANDS: [Command; 7] =
-    [consume::COMMAND, mconsume::COMMAND, penalise::COMMAND, sync::COMMAND, refund::COMMAND, peek::COMMAND, state::COMMAND];
+pub(crate) const COMMANDS: [Command; 8] = [
+    consume::COMMAND,
+    mconsume::COMMAND,
+    bconsume::COMMAND,
+    penalise::COMMAND,
+    sync::COMMAND,
+    refund::COMMAND,
+    peek::COMMAND,
+    state::COMMAND,
+];
 
 /// One call of a command.
 pub(crate) struct Call<'call> {

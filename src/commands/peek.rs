@@ -16,6 +16,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Read,
     audience: Audience::Clients,
+    blocks: false,
     arity: 2,
     arguments: &[KEY],
     details: include_str!("peek.md"),

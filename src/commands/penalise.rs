@@ -18,6 +18,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
+    blocks: false,
     arity: -3,
     arguments: &[
         KEY,

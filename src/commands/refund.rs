@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
-use crate::{clock, stats};
+use crate::{clock, stats, waiting};
 use tokenbucket::{Effect, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -18,6 +18,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
+    blocks: false,
     arity: 3,
     arguments: &[KEY, Argument::required("tokens", Kind::Number, "how many to give back (0 to 1e12)")],
     details: include_str!("refund.md"),
@@ -36,5 +37,6 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
     stats::REFUNDS.add_one();
     let remaining = bucket.limit().and_then(|_| bucket.remaining(now_us));
+    let remaining = remaining.filter(|_| !waiting::is_awaited(call.context, key)); // it is for those who wait
     Ok(Reply::Integer(remaining.unwrap_or(0)))
 }

@@ -18,6 +18,8 @@ pub(crate) struct Command {
     pub(crate) access: KeyAccess,
     /// Who it is for.
     pub(crate) audience: Audience,
+    /// Whether its client may have to wait.
+    pub(crate) blocks: bool,
     /// The number of words with the command's name; at least so many where negative.
     pub(crate) arity: i32,
     /// In the order of the call.

@@ -17,6 +17,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Overwrite,
     audience: Audience::Servers,
+    blocks: false,
     arity: 3,
     arguments: &[KEY, Argument::required("blob", Kind::Blob, "a bucket, its expiry and the sender's clock, as bytes")],
     details: include_str!("state.md"),

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
-use crate::{clock, config, stats};
+use crate::{clock, config, stats, waiting};
 use tokenbucket::{Bucket, Effect, Rounding, Sync, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -18,6 +18,7 @@ pub(super) const COMMAND: Command = Command {
     keys: Keys::First,
     access: KeyAccess::Update,
     audience: Audience::Clients,
+    blocks: false,
     arity: -3,
     arguments: &[
         KEY,
@@ -97,8 +98,12 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
     let counter = if synced.applied { &stats::SYNCS_APPLIED } else { &stats::SYNCS_IGNORED };
     counter.add_one();
-    // Where nothing at all is known of the bucket, the vendor's word is the best there is.
-    let remaining = bucket.remaining(now_us).unwrap_or(remaining.whole());
+    let remaining = match bucket.remaining(now_us) {
+        _ if waiting::is_awaited(call.context, key) => 0, // it is for those who wait
+        Some(known) => known,
+        // Nothing at all is known of the bucket: the vendor's word is the best there is.
+        None => remaining.whole(),
+    };
     Ok(Reply::Synced { applied: synced.applied, remaining })
 }
 

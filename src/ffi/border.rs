@@ -12,6 +12,7 @@ use super::words::Words;
 use crate::args::Args;
 use crate::commands::{COMMANDS, Call};
 use crate::error::Error;
+use crate::reply::Reply;
 
 /// The signature of a command for C.
 pub(super) type Entry = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
@@ -44,12 +45,18 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     // The reply is written after the closure has returned: a panic half-way
     // through one would leave the client waiting for the rest.
     let outcome = guard(|| (command.run)(&mut Call { context: &context, args: Args::new(words) }));
-    guard(|| match outcome.unwrap_or(Err(Error::Internal)) {
-        Ok(reply) => reply.write(&context),
+    answer(&context, &outcome.unwrap_or(Err(Error::Internal)));
+    OK
+}
+
+/// Writes what came of a call.
+#[inline]
+pub(super) fn answer(context: &Context, outcome: &Result<Reply, Error>) {
+    guard(|| match outcome {
+        Ok(reply) => reply.write(context),
         Err(Error::WrongArity) => context.reply_wrong_arity(),
         Err(error) => context.reply_error(&error.to_string()),
     });
-    OK
 }
 
 /// Runs `work`; `None` where it panicked, which the hook has logged.

@@ -23,6 +23,12 @@ bitflags::bitflags! {
         const REPLICATED = raw::REDISMODULE_CTX_FLAGS_REPLICATED;
         /// An RDB or AOF is being loaded.
         const LOADING = raw::REDISMODULE_CTX_FLAGS_LOADING;
+        /// The server is a primary.
+        const PRIMARY = raw::REDISMODULE_CTX_FLAGS_MASTER;
+        /// It is a node of a cluster.
+        const CLUSTER = raw::REDISMODULE_CTX_FLAGS_CLUSTER;
+        /// The client cannot wait: it is in a transaction or script.
+        const CANNOT_BLOCK = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
     }
 }
 
@@ -44,6 +50,27 @@ impl Context {
         // SAFETY: `self.0` is live.
         let flags = unsafe { api!(RedisModule_GetContextFlags(self.0)) };
         ContextFlags::from_bits_truncate(flags.cast_unsigned())
+    }
+
+    /// Whether the server may write of itself now: it is a primary, and nothing keeps
+    /// what it writes from its replicas, as CLIENT PAUSE, FAILOVER and a shutdown do.
+    pub(crate) fn may_write(&self) -> bool {
+        let flags = self.flags();
+        // SAFETY: takes nothing.
+        let avoid = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
+        flags.contains(ContextFlags::PRIMARY) && !flags.contains(ContextFlags::LOADING) && !avoid
+    }
+
+    /// The database of the client.
+    pub(crate) fn database(&self) -> c_int {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_GetSelectedDb(self.0)) }
+    }
+
+    /// Works on another database from here on. For contexts that are no client's.
+    pub(crate) fn select(&self, database: c_int) {
+        // SAFETY: `self.0` is live; a number that is none changes nothing.
+        unsafe { api!(RedisModule_SelectDb(self.0, database)) };
     }
 
     // -------------------------------------------------------------- replies
@@ -121,27 +148,33 @@ impl Context {
     }
 }
 
-/// The context of lines in the log that no call is at hand for; null until the
-/// module is loaded, which the log takes too but then knows no name.
-static LOG: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+/// The context of timers, and of lines in the log that no call is at hand for; null
+/// until the module is loaded, which the log takes too but then knows no name.
+static DETACHED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 
-/// Lets lines in the log bear the module's name.
+/// Makes the context that is not of any call. From here on lines in the log bear the
+/// module's name.
 ///
 /// # Safety
 /// `ctx` is the context of the module's load.
-pub(super) unsafe fn name_log(ctx: *mut raw::RedisModuleCtx) {
+pub(super) unsafe fn detach(ctx: *mut raw::RedisModuleCtx) {
     // SAFETY: the caller's promise. The new context lives as long as the server.
-    LOG.store(unsafe { api!(RedisModule_GetDetachedThreadSafeContext(ctx)) }, Relaxed);
+    DETACHED.store(unsafe { api!(RedisModule_GetDetachedThreadSafeContext(ctx)) }, Relaxed);
+}
+
+/// The context that is not of any call, which lives as long as the server.
+pub(super) fn detached() -> *mut raw::RedisModuleCtx {
+    DETACHED.load(Relaxed)
 }
 
 /// A line in the server's log, at level warning.
 pub(crate) fn log_warning(text: &str) {
     let text = c_string(text);
-    // SAFETY: see [`LOG`] (unit tests have no log at all). The text is an argument,
+    // SAFETY: see [`DETACHED`] (unit tests have no log at all). The text is an argument,
     // never the format: a `%n` in it would be a write.
     unsafe {
         if let Some(log) = raw::RedisModule_Log {
-            log(LOG.load(Relaxed), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
+            log(detached(), c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr());
         }
     }
 }

@@ -15,7 +15,7 @@ use super::constants::{AUX_BEFORE_RDB, ERR, OK};
 use super::context::log_warning;
 use super::words::Word;
 use super::{api, value};
-use crate::{clock, keyspace};
+use crate::{clock, keyspace, waiting};
 use tokenbucket::state;
 
 /// The name of the type: nine characters, in every RDB that has a bucket.
@@ -60,7 +60,7 @@ pub(super) unsafe fn register(ctx: *mut raw::RedisModuleCtx) -> bool {
         defrag: Some(defrag),
         mem_usage2: None,
         free_effort2: None,
-        unlink2: None,
+        unlink2: Some(unlink),
         copy2: None,
     };
     // SAFETY: the caller's promise; the server copies the methods.
@@ -148,6 +148,20 @@ unsafe extern "C" fn free(value: *mut c_void) {
         // SAFETY: the server gives the value up.
         unsafe { value::free(value) };
     });
+}
+
+/// A bucket is about to go, by whatever command, or to be overwritten. (So nobody has to
+/// listen to the events of all keys.)
+unsafe extern "C" fn unlink(ctx: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+    if waiting::is_anybody() {
+        guard(|| {
+            // SAFETY: the server passes a live context, whose key lives as long.
+            unsafe {
+                let key = Word::new(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut());
+                waiting::bucket_changed(api!(RedisModule_GetDbIdFromOptCtx(ctx)), key, clock::now_us());
+            }
+        });
+    }
 }
 
 unsafe extern "C" fn free_effort(_key: *mut raw::RedisModuleString, _value: *const c_void) -> usize {

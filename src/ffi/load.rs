@@ -9,10 +9,11 @@ use redis_module::raw;
 
 use super::border::{guard, log_panics};
 use super::constants::{API_VERSION, ERR, OK};
-use super::context::{Context, ContextFlags, log_warning, name_log, succeeded};
+use super::context::{Context, ContextFlags, detach, log_warning, succeeded};
 use super::words::{Word, Words};
 use super::{api, datatype, register};
 use crate::config::{SETTINGS, Setting};
+use crate::waiting;
 
 const NAME: &CStr = c"tokenbucket";
 /// The package's version as the server shows it: 0.1.0 is 100.
@@ -68,7 +69,7 @@ unsafe fn load(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleSt
         settings(ctx, argv, argc)?;
         register::info(ctx);
         events(ctx);
-        name_log(ctx);
+        detach(ctx);
         warn_of_eviction(&Context::new(ctx));
     }
     Ok(())
@@ -137,8 +138,9 @@ fn arguments<'a>(words: Words<'a>, defaults: &mut [i64; SETTINGS.len()]) -> Resu
             return Err(format!("'{}' is not one of its settings", text(name)));
         };
         let value = words.next().map(text).unwrap_or_default();
-        *default = value.parse().ok().filter(|seconds| (setting.least..=setting.most).contains(seconds)).ok_or_else(|| {
-            format!("{} must be a whole number of seconds from {} to {}, not '{value}'", text(name), setting.least, setting.most)
+        *default = value.parse().ok().filter(|value| (setting.least..=setting.most).contains(value)).ok_or_else(|| {
+            let (unit, least, most) = (setting.unit, setting.least, setting.most);
+            format!("{} must be a whole number of {unit} from {least} to {most}, not '{value}'", text(name))
         })?;
     }
     Ok(())
@@ -146,17 +148,17 @@ fn arguments<'a>(words: Words<'a>, defaults: &mut [i64; SETTINGS.len()]) -> Resu
 
 unsafe extern "C" fn get_setting(_name: *const c_char, setting: *mut c_void) -> c_longlong {
     // SAFETY: registered with a setting, which lives for ever.
-    unsafe { &*setting.cast::<Setting>() }.seconds()
+    unsafe { &*setting.cast::<Setting>() }.get()
 }
 
 unsafe extern "C" fn set_setting(
     _name: *const c_char,
-    seconds: c_longlong,
+    value: c_longlong,
     setting: *mut c_void,
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     // SAFETY: registered with a setting, which lives for ever.
-    unsafe { &*setting.cast::<Setting>() }.set_seconds(seconds);
+    unsafe { &*setting.cast::<Setting>() }.set(value);
     OK
 }
 
@@ -165,12 +167,15 @@ unsafe extern "C" fn set_setting(
 /// # Safety
 /// As [`RedisModule_OnLoad`].
 unsafe fn events(ctx: *mut raw::RedisModuleCtx) {
-    let events: [(u64, unsafe extern "C" fn(_, _, _, _)); 4] = [
+    let events: [(u64, unsafe extern "C" fn(_, _, _, _)); 7] = [
         (raw::REDISMODULE_EVENT_LOADING, on_loading),
         (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, on_loading),
         (raw::REDISMODULE_EVENT_CONFIG, on_change),
         // A replica leaves eviction to its primary, until it is one.
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_change),
+        (raw::REDISMODULE_EVENT_FLUSHDB, on_other_data),
+        (raw::REDISMODULE_EVENT_SWAPDB, on_other_data),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
     ];
     for (id, handler) in events {
         // SAFETY: the caller's promise. A server that does not know an event says
@@ -181,6 +186,18 @@ unsafe fn events(ctx: *mut raw::RedisModuleCtx) {
 
 unsafe extern "C" fn on_loading(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
     datatype::forget_shift(); // whether it begins or ends
+    guard(waiting::all_changed);
+}
+
+unsafe extern "C" fn on_other_data(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+    guard(waiting::all_changed);
+}
+
+/// Ten times a second, or as "hz" has it.
+unsafe extern "C" fn on_cron(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
+    if waiting::is_anybody() {
+        guard(waiting::look_at_clocks);
+    }
 }
 
 unsafe extern "C" fn on_change(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {

@@ -8,7 +8,9 @@
 //! run on a thread of the server's that has no lock.
 
 mod allocator;
+mod blocked;
 mod border;
+mod cluster;
 mod constants;
 mod context;
 mod datatype;
@@ -17,13 +19,16 @@ mod load;
 mod locked;
 mod register;
 pub(crate) mod time;
+pub(crate) mod timer;
 mod value;
 mod words;
 
+pub(crate) use blocked::Blocked;
+pub(crate) use cluster::{Whereabouts, whereabouts};
 pub(crate) use context::{Context, ContextFlags};
 pub(crate) use key::{Access, Key};
 pub(crate) use locked::Locked;
-pub(crate) use words::{Word, Words};
+pub(crate) use words::{KeptWord, Word, Words};
 
 /// Calls a function of the module API. The pointers are filled in before anything
 /// else runs; those that not every server has are probed where they are used.

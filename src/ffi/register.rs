@@ -14,6 +14,7 @@ use super::value;
 use crate::commands::COMMANDS;
 use crate::commands::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
 use crate::stats::COUNTERS;
+use crate::waiting;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The category that all commands for clients are in, where there can be one (7.4).
@@ -57,6 +58,7 @@ pub(super) unsafe fn commands(ctx: *mut raw::RedisModuleCtx) -> Result<(), Strin
 impl Command {
     const fn flags(&self) -> &'static str {
         match (self.access, self.audience) {
+            (_, _) if self.blocks => "write blocking fast",
             (KeyAccess::Read, _) => "readonly fast",
             (_, Audience::Clients) => "write fast",
             // An administrator's: it can make any bucket anything.
@@ -67,8 +69,11 @@ impl Command {
     fn categories(&self, own: bool) -> String {
         let access = if self.access == KeyAccess::Read { "read" } else { "write" };
         match self.audience {
-            Audience::Clients if own => format!("{access} fast {}", CATEGORY.to_string_lossy()),
-            Audience::Clients => format!("{access} fast"),
+            Audience::Clients => {
+                let blocking = if self.blocks { " blocking" } else { "" };
+                let own = if own { format!(" {}", CATEGORY.to_string_lossy()) } else { String::new() };
+                format!("{access} fast{blocking}{own}")
+            }
             Audience::Servers => format!("{access} admin dangerous"),
         }
     }
@@ -247,6 +252,9 @@ unsafe extern "C" fn write_info(ctx: *mut raw::RedisModuleInfoCtx, _for_crash_re
             field(counter.name, counter.get());
         }
         field(c"buckets", value::COUNT.load(Relaxed));
+        let (waiting, longest) = waiting::figures();
+        field(c"clients_waiting", waiting);
+        field(c"longest_queue", longest);
         if cfg!(debug_assertions) {
             field(c"debug_allocations", ALLOCATIONS.load(Relaxed));
         }

@@ -1,8 +1,8 @@
 //! The arguments of a call, as the server holds them.
 
 use std::marker::PhantomData;
-use std::os::raw::c_int;
-use std::ptr::slice_from_raw_parts;
+use std::os::raw::{c_char, c_int};
+use std::ptr::{null_mut, slice_from_raw_parts};
 
 use redis_module::raw;
 
@@ -36,6 +36,39 @@ impl<'call> Word<'call> {
             let bytes = api!(RedisModule_StringPtrLen(self.string, &raw mut len));
             &*slice_from_raw_parts(bytes.cast::<u8>(), len)
         }
+    }
+}
+
+/// The name of a key, kept beyond the call that brought it.
+pub(crate) struct KeptWord(*mut raw::RedisModuleString);
+
+// SAFETY: nobody else has it, and it is only used under the server's lock.
+unsafe impl Send for KeptWord {}
+
+impl KeptWord {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        // SAFETY: no context is needed where no memory is automatic; the server copies the bytes.
+        Self(unsafe { api!(RedisModule_CreateString(null_mut(), bytes.as_ptr().cast::<c_char>(), bytes.len())) })
+    }
+
+    pub(crate) const fn as_word(&self) -> Word<'_> {
+        // SAFETY: it lives as long as `self`.
+        unsafe { Word::new(self.0) }
+    }
+}
+
+impl Clone for KeptWord {
+    fn clone(&self) -> Self {
+        // SAFETY: it is live; the server counts those who hold it.
+        unsafe { api!(RedisModule_RetainString(null_mut(), self.0)) };
+        Self(self.0)
+    }
+}
+
+impl Drop for KeptWord {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and freed once.
+        unsafe { api!(RedisModule_FreeString(null_mut(), self.0)) };
     }
 }
 

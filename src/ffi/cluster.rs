@@ -1,0 +1,141 @@
+//! Whether this node of a cluster serves a key. The server sends clients that are
+//! blocked by a module on to the node that does only if it knows their keys, which would
+//! cost a look at each of them whenever a bucket is made.
+
+use std::ffi::CStr;
+use std::os::raw::c_char;
+use std::ptr::slice_from_raw_parts;
+
+use redis_module::raw;
+
+use super::api;
+use super::context::{Context, ContextFlags};
+use super::words::Word;
+
+/// Who serves a key.
+pub(crate) enum Whereabouts {
+    /// This node.
+    Here,
+    /// Another one: where the redirection leads.
+    Moved {
+        /// Of the key.
+        slot: i64,
+        /// host:port.
+        address: String,
+    },
+    /// Nobody for now, as far as is known here: the key's slot is on its way.
+    Unsettled,
+}
+
+/// Who serves the key. To be asked of a key that does not exist: one that does is served
+/// where it is.
+pub(crate) fn whereabouts(context: &Context, key: Word<'_>) -> Whereabouts {
+    if !context.flags().contains(ContextFlags::CLUSTER) {
+        return Whereabouts::Here;
+    }
+    // A module's call of a command is refused for a key that is not served here.
+    // SAFETY: the context and the key are live; the format says one string.
+    if !unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) }.is_none()
+    {
+        return Whereabouts::Here;
+    }
+    moved(context, key).unwrap_or(Whereabouts::Unsettled)
+}
+
+fn moved(context: &Context, key: Word<'_>) -> Option<Whereabouts> {
+    // SAFETY: as above; the formats say two strings, the first (or only) one for C.
+    let (slot, slots) = unsafe {
+        let call = |format: &CStr, subcommand: &CStr| {
+            Answer::new(api!(RedisModule_Call(
+                context.as_ptr(),
+                c"CLUSTER".as_ptr(),
+                format.as_ptr(),
+                subcommand.as_ptr(),
+                key.as_ptr()
+            )))
+        };
+        (call(c"cs", c"KEYSLOT")?, call(c"c", c"SLOTS")?)
+    };
+    let slot = slot.integer();
+    for range in slots.elements() {
+        let (first, last, owner) = (range.element(0)?.integer(), range.element(1)?.integer(), range.element(2)?);
+        if (first..=last).contains(&slot) {
+            if owner.element(2)?.bytes()? == my_id()? {
+                return None; // it is leaving, and the key has left before
+            }
+            // A node that does not tell its name is reached where this one was.
+            let host = owner.element(0)?.bytes().map(|host| String::from_utf8_lossy(host).into_owned()).unwrap_or_default();
+            let address = format!("{host}:{}", owner.element(1)?.integer());
+            return Some(Whereabouts::Moved { slot, address });
+        }
+    }
+    None
+}
+
+/// The forty characters by which this node is known to the others.
+fn my_id() -> Option<&'static [u8]> {
+    const LEN: usize = 40;
+    // SAFETY: the server keeps it for ever; it is null where there is no cluster.
+    unsafe {
+        let id = api!(RedisModule_GetMyClusterID()).cast::<u8>();
+        (!id.is_null()).then(|| &*slice_from_raw_parts(id, LEN))
+    }
+}
+
+/// What a command answered; freed when it is dropped.
+struct Answer(*mut raw::RedisModuleCallReply);
+
+impl Answer {
+    /// `None` where the server refused to run the command.
+    const fn new(answer: *mut raw::RedisModuleCallReply) -> Option<Self> {
+        if answer.is_null() { None } else { Some(Self(answer)) }
+    }
+
+    const fn part(&self) -> Part<'_> {
+        Part { of: std::marker::PhantomData, part: self.0 }
+    }
+
+    fn integer(&self) -> i64 {
+        self.part().integer()
+    }
+
+    fn elements(&self) -> impl Iterator<Item = Part<'_>> {
+        (0..).map_while(|index| self.part().element(index))
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: from the server, and freed once.
+        unsafe { api!(RedisModule_FreeCallReply(self.0)) };
+    }
+}
+
+/// A part of an answer, which the answer owns.
+#[derive(Clone, Copy)]
+struct Part<'answer> {
+    of: std::marker::PhantomData<&'answer Answer>,
+    part: *mut raw::RedisModuleCallReply,
+}
+
+impl<'answer> Part<'answer> {
+    fn element(self, index: usize) -> Option<Self> {
+        // SAFETY: the answer is alive. What is no array has no elements.
+        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.part, index)) };
+        (!part.is_null()).then_some(Self { part, ..self })
+    }
+
+    fn integer(self) -> i64 {
+        // SAFETY: the answer is alive.
+        unsafe { api!(RedisModule_CallReplyInteger(self.part)) }
+    }
+
+    fn bytes(self) -> Option<&'answer [u8]> {
+        let mut len = 0;
+        // SAFETY: the answer is alive; null where it is no text.
+        unsafe {
+            let bytes: *const c_char = api!(RedisModule_CallReplyStringPtr(self.part, &raw mut len));
+            (!bytes.is_null()).then(|| &*slice_from_raw_parts(bytes.cast::<u8>(), len))
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Gives those who wait in TB.BCONSUME their turn. It runs from the module's timer and
+//! nowhere else: a command that changes a bucket puts its line on the agenda, and what
+//! it wrote is out before anybody is served of it.
+
+use crate::clock;
+use crate::error::Error;
+use crate::ffi::{Access, Blocked, Context, Whereabouts, time, whereabouts};
+use crate::keyspace::Place;
+use crate::reply::Reply;
+use crate::stats;
+use crate::waiting::{self, Due, Left, LineId};
+use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Status, Turn};
+
+/// So many at a time; others have their commands run in between.
+const MOST_AT_ONCE: usize = 1_000;
+
+/// When to try again what cannot be done now: the server may not write, or the key's
+/// slot is on its way to another node.
+const RETRY_US: u64 = 20_000;
+
+/// Does what is due.
+pub(crate) fn run(context: &Context) {
+    let now_us = time::monotonic_us();
+    for _ in 0..MOST_AT_ONCE {
+        match waiting::next_due(now_us) {
+            Some(Due::Turn(line)) => serve(context, line),
+            Some(Due::TimeOut(line, place)) => {
+                if let Some(left) = waiting::leave_place(line, place) {
+                    left.waiter.client.answer(refuse(context, &left));
+                }
+            }
+            None => break,
+        }
+    }
+    waiting::wake();
+}
+
+/// CLIENT UNBLOCK: what to answer a client as if its time were over. `None` if it does
+/// not wait any more.
+pub(crate) fn give_up(context: &Context, client: Blocked) -> Option<Result<Reply, Error>> {
+    waiting::leave(client).map(|left| refuse(context, &left))
+}
+
+/// A client is gone. Returns whether it was waiting.
+pub(crate) fn forget(client: Blocked) -> bool {
+    waiting::leave(client).is_some()
+}
+
+/// Serves all in a line whose turn has come.
+fn serve(context: &Context, line: LineId) {
+    if !context.may_write() {
+        return waiting::turn_in(line, RETRY_US);
+    }
+    let Some((database, key)) = waiting::place_of(line) else { return };
+    context.select(database);
+    let (place, found) = match Place::open(context, key.as_word(), Access::Write) {
+        Ok(opened) => opened,
+        Err(error) => return dismiss(line, &error),
+    };
+    if found.is_none() {
+        // A key that has moved away is no full bucket.
+        match whereabouts(context, key.as_word()) {
+            Whereabouts::Here => {}
+            Whereabouts::Moved { slot, address } => return dismiss(line, &Error::Moved { slot, address }),
+            Whereabouts::Unsettled => return waiting::turn_in(line, RETRY_US),
+        }
+    }
+    let now_us = clock::now_us();
+    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
+    let (mut served, mut changed) = (Vec::new(), false);
+    let next_us = waiting::with_line(line, |line| {
+        let next_us = loop {
+            let (turn, effect) = bucket.serve(&mut line.queue, &line.limit, now_us);
+            changed |= effect == Effect::Changed;
+            match turn {
+                Turn::Of(place, decision) => served.push((place, line.waiter(place), decision)),
+                Turn::In(us) => break Some(us),
+                Turn::Nobody => break None,
+            }
+            if served.len() == MOST_AT_ONCE {
+                break Some(0);
+            }
+        };
+        line.limit = *bucket.limit().unwrap_or(&line.limit);
+        next_us
+    });
+    let stored = if changed { place.save_served(&bucket, now_us) } else { Ok(()) };
+    for (place, waiter, decision) in served {
+        waiting::leave_place(line, place);
+        let Some(waiter) = waiter else { continue };
+        let outcome = match &stored {
+            Err(error) if decision.allowed > 0 => Err(error.clone()),
+            _ => {
+                stats::count(&decision, Mode::Exactly);
+                Ok(Reply::Decision(decision))
+            }
+        };
+        waiter.client.answer(outcome);
+    }
+    if let Some(us) = next_us.flatten() {
+        // What was not stored is not so: the next is to be seen for himself.
+        waiting::turn_in(line, if stored.is_ok() { us } else { 0 });
+    }
+}
+
+/// Sends all in a line away.
+fn dismiss(line: LineId, error: &Error) {
+    while let Some(left) = waiting::leave_first(line) {
+        left.waiter.client.answer(Err(error.clone()));
+    }
+}
+
+/// What TB.CONSUME would answer to one that has left its line unserved.
+fn refuse(context: &Context, left: &Left) -> Result<Reply, Error> {
+    context.select(left.database);
+    let (_place, found) = Place::open(context, left.key.as_word(), Access::Read)?;
+    let now_us = clock::now_us();
+    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
+    let limit = *bucket.limit().unwrap_or(&left.limit);
+    let call = Consume { limit, tokens: left.waiter.tokens, mode: Mode::Exactly };
+    let answer = waiting::with_line(left.line, |line| bucket.consume_behind(&call, &line.queue, now_us));
+    let answer = answer.unwrap_or_else(|| bucket.consume(&call, now_us));
+    let (mut decision, _) = answer.map_err(|_| Error::Internal)?; // only FORCE can
+    if decision.allowed > 0 {
+        // Its turn has come, but it could not be served: the server may not write now.
+        decision = Decision { status: Status::Empty, allowed: 0, wait_us: Some(1), ..decision };
+    }
+    stats::count(&decision, Mode::Exactly);
+    stats::WAITS_TIMED_OUT.add_one();
+    Ok(Reply::Decision(decision))
+}
