@@ -63,6 +63,11 @@ impl Peeked {
         (capacity, rate, per)
     }
 
+    /// The same, of a bucket that may have none.
+    pub(crate) fn limited(&self) -> Option<&str> {
+        self.capacity.as_deref()
+    }
+
     #[track_caller]
     pub(crate) fn tokens(&self) -> &str {
         self.tokens.as_deref().expect("tokens")

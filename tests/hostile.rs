@@ -590,7 +590,7 @@ fn loading_the_module_twice_is_an_error_and_changes_nothing() {
     assert!(c.error("MODULE UNLOAD tokenbucket").starts_with("ERR"));
     assert_eq!(c.take("k 10 1e-8").remaining, 5);
     assert_eq!(c.config("tokenbucket.max-penalty"), "77");
-    assert_eq!(pairs(c.ask("CONFIG GET tokenbucket.*")).len(), 4);
+    assert_eq!(pairs(c.ask("CONFIG GET tokenbucket.*")).len(), 5);
     c.ok("DEBUG RELOAD");
     assert_eq!(c.peek("k").tokens(), "5");
 }

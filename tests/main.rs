@@ -18,6 +18,7 @@ mod scenarios;
 mod server;
 
 mod arguments;
+mod bconsume;
 mod cluster;
 mod concurrency;
 mod consume;

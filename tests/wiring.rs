@@ -9,12 +9,14 @@ use crate::assert_left_of;
 use crate::connection::{Connection, array, consumed, error_text, field, int, pairs, text};
 use crate::server::{Server, wait_until};
 
-const COMMANDS: [&str; 7] = ["TB.CONSUME", "TB.MCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK", "TB.STATE"];
+const COMMANDS: [&str; 8] =
+    ["TB.CONSUME", "TB.MCONSUME", "TB.BCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK", "TB.STATE"];
 
 /// A call of each command on `k` that has something to write if it writes.
-const CALLS: [&str; 6] = [
+const CALLS: [&str; 7] = [
     "TB.CONSUME k 10 0.01",
     "TB.CONSUME k 10 0.01 2 UPTO",
+    "TB.BCONSUME k 10 0.01 1 0.001",
     "TB.PENALISE k 10",
     "TB.SYNC k 0 LIMIT 1 RESET 60",
     "TB.REFUND k 1",
@@ -50,9 +52,15 @@ fn command_info(c: &mut Connection, name: &str) -> CommandInfo {
 fn every_command_is_known_with_its_arity_and_its_key() {
     let server = Server::start();
     let mut c = server.connect();
-    for (name, arity) in
-        [("TB.CONSUME", -4), ("TB.PENALISE", -3), ("TB.SYNC", -3), ("TB.REFUND", 3), ("TB.PEEK", 2), ("TB.STATE", 3)]
-    {
+    for (name, arity) in [
+        ("TB.CONSUME", -4),
+        ("TB.BCONSUME", -6),
+        ("TB.PENALISE", -3),
+        ("TB.SYNC", -3),
+        ("TB.REFUND", 3),
+        ("TB.PEEK", 2),
+        ("TB.STATE", 3),
+    ] {
         let info = command_info(&mut c, name);
         assert_eq!(info.arity, arity, "{name}");
         assert_eq!(info.keys, (1, 1, 1), "{name}");
@@ -88,7 +96,8 @@ fn the_flags_say_what_a_command_does() {
         // What no application has a use for may call itself administrative.
         assert!(!has("admin") || name == "TB.STATE", "{name}: {flags:?}");
         assert_eq!(has("movablekeys"), name == "TB.MCONSUME", "{name}: {flags:?}");
-        for never in ["noscript", "blocking", "no_multi"] {
+        assert_eq!(has("blocking"), name == "TB.BCONSUME", "{name}: {flags:?}");
+        for never in ["noscript", "no_multi"] {
             assert!(!has(never), "{name}: {flags:?}");
         }
     }
@@ -108,7 +117,7 @@ fn the_key_specs_say_who_reads_and_who_writes() {
             assert!(!has("RO"), "{name}: {flags:?}");
             assert!(has("update") || has("insert"), "{name}: {flags:?}");
         }
-        if ["TB.CONSUME", "TB.SYNC", "TB.REFUND"].contains(&name) {
+        if ["TB.CONSUME", "TB.BCONSUME", "TB.SYNC", "TB.REFUND"].contains(&name) {
             // They answer with what the key holds.
             assert!(has("RW") && has("access"), "{name}: {flags:?}");
         }
@@ -287,7 +296,7 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
 
 // ---- INFO
 
-const COUNTERS: [&str; 14] = [
+const COUNTERS: [&str; 19] = [
     "granted",
     "reserved",
     "forced",
@@ -301,7 +310,12 @@ const COUNTERS: [&str; 14] = [
     "syncs_ignored",
     "refunds",
     "limit_changes",
+    "waits",
+    "waits_timed_out",
+    "waits_refused",
     "buckets",
+    "clients_waiting",
+    "longest_queue",
 ];
 
 #[test]
@@ -311,7 +325,7 @@ fn info_counts_what_was_answered() {
     let count =
         |c: &mut Connection, name: &str| -> i64 { c.info("tokenbucket", &format!("tokenbucket_{name}")).parse().unwrap() };
     let mut expected = std::collections::BTreeMap::from(COUNTERS.map(|name| (name, 0)));
-    let steps: [(&str, &[(&str, i64)]); 18] = [
+    let steps: [(&str, &[(&str, i64)]); 20] = [
         ("TB.CONSUME k 5 0.01 3", &[("granted", 1), ("buckets", 1)]),
         ("TB.CONSUME k 5 0.01 9 UPTO", &[("granted", 1)]),
         ("TB.CONSUME k 5 0.01", &[("denied_empty", 1)]),
@@ -330,6 +344,8 @@ fn info_counts_what_was_answered() {
         ("TB.PEEK k", &[]),
         ("TB.CONSUME k -1 0.01", &[]),
         ("DEL third", &[("buckets", -1)]),
+        ("TB.BCONSUME fourth 5 0.01 3 0", &[("granted", 1), ("buckets", 1)]),
+        ("TB.BCONSUME fourth 5 0.01 3 0.001", &[("denied_empty", 1), ("waits", 1), ("waits_timed_out", 1)]),
     ];
     for (step, (command, counted)) in steps.into_iter().enumerate() {
         c.ask(command);
@@ -362,8 +378,13 @@ fn info_has_one_section_of_the_module() {
 
 // ---- CONFIG
 
-const SETTINGS: [(&str, &str); 4] =
-    [("max-penalty", "604800"), ("max-window", "2678400"), ("vendor-limit-ttl", "3600"), ("max-fill-time", "3155760000")];
+const SETTINGS: [(&str, &str); 5] = [
+    ("max-penalty", "604800"),
+    ("max-window", "2678400"),
+    ("vendor-limit-ttl", "3600"),
+    ("max-fill-time", "3155760000"),
+    ("max-waiting", "100000"),
+];
 
 #[test]
 fn the_settings_have_their_defaults_and_can_be_set() {
@@ -395,6 +416,7 @@ fn a_setting_out_of_range_is_refused() {
         ("vendor-limit-ttl", "0"),
         ("max-penalty", "3155760001"),
         ("max-window", "3155760001"),
+        ("max-waiting", "10000001"),
     ] {
         let error = c.error(&format!("CONFIG SET tokenbucket.{name} {value}"));
         assert!(error.starts_with("ERR"), "{name} {value}: {error}");

@@ -35,7 +35,8 @@ pub(crate) fn whereabouts(context: &Context, key: Word<'_>) -> Whereabouts {
     }
     // A module's call of a command is refused for a key that is not served here.
     // SAFETY: the context and the key are live; the format says one string.
-    if !unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) }.is_none()
+    if !unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) }
+        .is_none()
     {
         return Whereabouts::Here;
     }

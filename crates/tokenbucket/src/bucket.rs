@@ -261,7 +261,8 @@ impl Bucket {
         let (mut later, served_us) = bucket.after(waiting, now_us);
         let until_us = match later.decide(call, served_us)?.0 {
             Verdict::Denied { until_us, .. } => until_us,
-            Verdict::Granted { .. } | Verdict::Never => served_us,
+            // Where it is nobody's turn but to be sent away, that is about to be done.
+            Verdict::Granted { .. } | Verdict::Never => served_us.max(now_us.saturating_add(1)),
         };
         let decision = Decision { remaining: 0, ..bucket.report(Verdict::Denied { status, until_us }, now_us) };
         if known {
@@ -299,8 +300,9 @@ impl Bucket {
                         _ => now_us,
                     };
                     if until_us > now_us {
-                        let effect = if known { Effect::Unchanged } else { Effect::Changed };
-                        if !known {
+                        // As one that is denied for now: its limit is stored where it is news.
+                        let effect = if known || tokens == Tokens::ZERO { Effect::Unchanged } else { Effect::Changed };
+                        if effect == Effect::Changed {
                             *self = Self::Limited(bucket);
                         }
                         return (Turn::In(until(now_us, until_us)), effect);
@@ -801,7 +803,14 @@ impl Limited {
                 self.zero = rate.after(self.zero, rate.per().saturating_mul(run.sum.millionths));
                 served_us = served_us.max(self.zero.ceil_us());
             }
-            let Some((leaf, tokens)) = run.stopped_at else { return (self, served_us) };
+            let Some((leaf, tokens)) = run.stopped_at else {
+                self.settle(served_us);
+                return (self, served_us);
+            };
+            from = leaf + 1;
+            if tokens > self.limit.capacity() {
+                continue; // it is about to be sent away
+            }
             at_us = at_us.max(self.zero.us);
             self.settle(at_us);
             // Window and vendor limit can hold one up, each until it lapses.
@@ -820,7 +829,6 @@ impl Limited {
                 }
             }
             at_us = at_us.max(self.zero.us);
-            from = leaf + 1;
         }
     }
 

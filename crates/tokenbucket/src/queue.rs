@@ -10,7 +10,7 @@ use crate::limit::Tokens;
 
 /// How late a turn may be served and still count from when it came, in microseconds:
 /// more than a timer is late, and less than makes a burst that a vendor would notice.
-pub const MAX_LATE_US: i64 = 10_000;
+pub const MAX_LATE_US: i64 = 25_000;
 
 /// Requests in the order they came, each for some tokens.
 #[derive(Clone, Debug, Default)]

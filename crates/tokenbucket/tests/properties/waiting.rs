@@ -127,7 +127,7 @@ proptest! {
             prop_assert_eq!((decision.status, decision.wait_us, effect), (Status::Never, None, Effect::Unchanged));
             return Ok(());
         }
-        let expected = wait_one_by_one(bucket, &list, &call, player.now_us);
+        let expected = wait_one_by_one(bucket, &list, &call, player.now_us).max(1);
         prop_assert_eq!(decision.wait_us, Some(expected), "{:#?} behind {:?} of {:#?}", call, list, player.bucket);
         // Of the bucket it changes no more than a call that is denied for now does.
         let mut denied = player.bucket;

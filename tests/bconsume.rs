@@ -1,0 +1,750 @@
+//! TB.BCONSUME: whoever waits has its turn, in order, whatever happens meanwhile.
+
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::connection::{Connection, Consumed, array, consumed, error_text};
+use crate::server::{Server, wait_as_told, wait_until};
+use crate::{TOKEN_MS, assert_left_of};
+
+/// A turn may be told so much later than it comes, on a machine that is busy with the
+/// other tests.
+const LATE: Duration = Duration::from_millis(300);
+
+/// A client that waits, since a moment.
+struct Waiting {
+    c: Connection,
+    since: Instant,
+}
+
+impl Waiting {
+    #[track_caller]
+    fn over(mut c: Connection, arguments: &str) -> Self {
+        let since = Instant::now();
+        c.send(&["TB.BCONSUME"].into_iter().chain(arguments.split_whitespace()).collect::<Vec<_>>());
+        Self { c, since }
+    }
+
+    /// The reply, and how long it took.
+    #[track_caller]
+    fn reply(&mut self) -> (Value, Duration) {
+        let reply = self.c.receive();
+        (reply, self.since.elapsed())
+    }
+
+    #[track_caller]
+    fn answer(&mut self) -> (Consumed, Duration) {
+        let (reply, took) = self.reply();
+        (consumed(&reply), took)
+    }
+
+    /// Its turn has come.
+    #[track_caller]
+    fn assert_served(&mut self) -> Consumed {
+        let (reply, _) = self.answer();
+        assert_eq!((reply.allowed, reply.wait_ms, reply.status.as_str()), (1, 0, "granted"));
+        reply
+    }
+
+    /// Its turn has come after `told`, and was told in time.
+    #[track_caller]
+    fn assert_served_after(&mut self, told: Duration) {
+        let (reply, took) = self.answer();
+        assert_eq!((reply.allowed, reply.status.as_str()), (1, "granted"));
+        assert!((told..told + LATE).contains(&took), "served after {took:?} instead of {told:?}");
+    }
+
+    #[track_caller]
+    fn assert_error(&mut self, expected: &str) {
+        let (reply, _) = self.reply();
+        assert_eq!(error_text(&reply).as_deref(), Some(expected), "{reply:?}");
+    }
+}
+
+/// One more client that waits; returns once it does.
+#[track_caller]
+fn wait(server: &Server, arguments: &str) -> Waiting {
+    let mut c = server.connect();
+    let before = gauge(&mut c, "waits");
+    let client = Waiting::over(server.connect(), arguments);
+    wait_until("the client to wait", || gauge(&mut c, "waits") > before);
+    client
+}
+
+fn gauge(c: &mut Connection, name: &str) -> i64 {
+    c.info("tokenbucket", &format!("tokenbucket_{name}")).parse().unwrap()
+}
+
+fn waiting(c: &mut Connection) -> i64 {
+    gauge(c, "clients_waiting")
+}
+
+/// Nobody waits any more, and nothing is left of it.
+#[track_caller]
+fn assert_nobody_waits(c: &mut Connection) {
+    wait_until("nobody to wait", || waiting(c) == 0);
+    assert_eq!(gauge(c, "longest_queue"), 0);
+    assert_eq!(c.info("clients", "blocked_clients"), "0");
+}
+
+// ------------------------------------------------------------------ the reply
+
+#[test]
+fn tokens_that_are_there_are_taken_at_once() {
+    let server = Server::start();
+    for mut c in [server.connect(), server.connect_resp3()] {
+        c.ask("DEL k");
+        let reply = consumed(&c.ask("TB.BCONSUME k 10 1e-8 4 0"));
+        assert_eq!(reply.verdict(), (1, "granted", 6));
+        assert_left_of(4 * TOKEN_MS, reply.full_ms);
+        assert_eq!(c.peek("k").limit(), ("10", "1", "100000000"));
+        assert_eq!(consumed(&c.ask("TB.BCONSUME k 10 1 11 0 per 1e7")).verdict(), (0, "never", 6));
+    }
+    assert_nobody_waits(&mut server.connect());
+}
+
+#[test]
+fn a_client_waits_until_the_tokens_are_its_own() {
+    let server = Server::start();
+    for c in [server.connect(), server.connect_resp3()] {
+        let mut other = server.connect();
+        other.ask("DEL k");
+        other.take("k 10 20 10");
+        Waiting::over(c, "k 10 20 4 0").assert_served_after(Duration::from_millis(199)); // a token or so before it was sent
+        assert_eq!(other.peek("k").limit(), ("10", "20", "1"));
+    }
+    assert_nobody_waits(&mut server.connect());
+}
+
+#[test]
+fn whose_time_is_over_has_taken_nothing() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let before = c.footprint("k");
+    let (reply, took) = wait(&server, "k 10 1e-8 4 0.2").answer();
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert_left_of(4 * TOKEN_MS, reply.wait_ms);
+    assert_left_of(10 * TOKEN_MS, reply.full_ms);
+    assert!((Duration::from_millis(200)..Duration::from_millis(200) + LATE).contains(&took), "{took:?}");
+    assert_eq!(c.footprint("k"), before);
+    assert_nobody_waits(&mut c);
+    assert_eq!((gauge(&mut c, "waits"), gauge(&mut c, "waits_timed_out")), (1, 1));
+}
+
+#[test]
+fn whose_time_is_over_is_told_the_wait_behind_the_others() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 4 0.3");
+    let _second = wait(&server, "k 10 1e-8 5 0");
+    let (reply, _) = first.answer();
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert_left_of(9 * TOKEN_MS, reply.wait_ms);
+}
+
+#[test]
+fn a_hundred_and_fifty_at_a_hundred_a_second_take_a_second_and_a_half_less_the_burst() {
+    let server = Server::start();
+    // A burst of one leaves little room for a turn that is told late.
+    for (burst, late) in [(30_u32, LATE), (1, 10 * LATE)] {
+        let mut clients: Vec<Connection> = (0..150).map(|_| server.connect()).collect();
+        let since = Instant::now();
+        let key = format!("k{burst} {burst} 100 1 0");
+        for c in &mut clients {
+            c.send(&["TB.BCONSUME"].into_iter().chain(key.split_whitespace()).collect::<Vec<_>>());
+        }
+        let took: Vec<Duration> = clients
+            .iter_mut()
+            .map(|c| {
+                assert_eq!(consumed(&c.receive()).allowed, 1);
+                since.elapsed()
+            })
+            .collect();
+        for (index, took) in took.iter().enumerate() {
+            let due = Duration::from_millis(10) * u32::try_from(index + 1).unwrap().saturating_sub(burst);
+            assert!(*took >= due, "number {index} was served after {took:?}, before {due:?}");
+        }
+        let due = Duration::from_millis(10) * (150 - burst);
+        assert!(took[149] < due + late, "the last of them was served after {:?}, not {due:?}", took[149]);
+    }
+}
+
+// ---------------------------------------------------------------- the order
+
+#[test]
+fn a_small_request_does_not_overtake_a_large_one() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 100 10");
+    let mut large = wait(&server, "k 10 100 10 0");
+    let mut small = Waiting::over(server.connect(), "k 10 100 1 0");
+    let (_, small_took) = small.answer();
+    let (_, large_took) = large.answer();
+    assert!(large.since + large_took <= small.since + small_took + Duration::from_millis(1), "{large_took:?} {small_took:?}");
+}
+
+#[test]
+fn others_are_denied_while_clients_wait_and_told_a_wait_that_counts_them() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 5");
+    let _first = wait(&server, "k 10 1e-8 8 0");
+    let _second = wait(&server, "k 10 1e-8 2 0");
+    assert_eq!(gauge(&mut c, "longest_queue"), 2);
+    let before = c.footprint("k");
+    for (call, behind) in [
+        ("k 10 1e-8 1", 6),
+        ("k 10 1e-8 3", 8),
+        ("k 10 1e-8 3 UPTO", 6),
+        ("k 10 1e-8 3 MAXWAIT 0", 8),
+        ("k 10 1e-8 3 MAXWAIT 31622400", 8),
+    ] {
+        let reply = c.consume(call);
+        assert_eq!(reply.verdict(), (0, "empty", 0), "{call}");
+        let reserved_before = if call.ends_with("31622400") { 31_622_400_000 } else { 0 };
+        assert_left_of(behind * TOKEN_MS - reserved_before, reply.wait_ms);
+    }
+    assert_eq!(c.consume("k 10 1e-8 11").verdict(), (0, "never", 0));
+    let joint = array(c.ask("TB.MCONSUME 2 k other 10 1e-8 1 1 5 1e-8 1 1"));
+    assert_eq!(consumed(&Value::Array(joint[..5].to_vec())).verdict(), (0, "empty", 0));
+    let each: Vec<Consumed> = array(joint[5].clone()).iter().map(consumed).collect();
+    assert_eq!([each[0].status.as_str(), each[1].status.as_str()], ["empty", "ready"]);
+    assert_left_of(6 * TOKEN_MS, each[0].wait_ms);
+    assert_eq!(c.footprint("k"), before);
+    // An ask is answered as if nobody waited, but nothing remains for others.
+    assert_eq!(c.consume("k 10 1e-8 0").verdict(), (1, "granted", 0));
+    assert_eq!(c.sync("k 9"), (0, 0));
+    assert_eq!(c.refund("k 0"), Some(0));
+    assert_eq!(c.peek("k").tokens(), "5");
+    // FORCE takes what it wants.
+    assert_eq!(c.consume("k 10 1e-8 2 FORCE").verdict(), (1, "granted", 0));
+    assert_left_of(8 * TOKEN_MS, c.consume("k 10 1e-8 1").wait_ms);
+    // Of other buckets they know nothing.
+    assert_eq!(c.take("other 5 1e-8").remaining, 4);
+}
+
+#[test]
+fn the_wait_behind_others_is_honest() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 5 20 5");
+    let mut first = wait(&server, "k 5 20 3 0");
+    let mut second = wait(&server, "k 5 20 2 0");
+    let denied = c.consume("k 5 20 2");
+    assert_eq!(denied.verdict(), (0, "empty", 0));
+    wait_as_told(denied.wait_ms);
+    assert_eq!(c.consume("k 5 20 2").allowed, 1);
+    first.assert_served();
+    second.assert_served();
+}
+
+#[test]
+fn each_database_has_its_own_queue() {
+    let server = Server::start();
+    let (mut c, mut other) = (server.connect(), server.connect());
+    other.ok("SELECT 3");
+    c.take("k 10 1e-8 10");
+    other.take("k 10 20 10");
+    let _here = wait(&server, "k 10 1e-8 1 0");
+    let mut there = server.connect();
+    there.ok("SELECT 3");
+    let mut there = Waiting::over(there, "k 10 20 2 0");
+    there.assert_served();
+    assert_eq!(waiting(&mut c), 1);
+    assert_eq!(other.peek("k").limit(), ("10", "20", "1"));
+}
+
+#[test]
+fn a_key_is_any_bytes() {
+    let server = Server::start();
+    let mut c = server.connect();
+    for key in [&b""[..], b"\0\xff\r\n", b"%n%s"] {
+        let call = |timeout: &'static [u8]| [&b"TB.BCONSUME"[..], key, b"2", b"20", b"2", timeout];
+        assert_eq!(consumed(&c.ask_bytes(&call(b"0"))).allowed, 1);
+        assert_eq!(consumed(&c.ask_bytes(&call(b"0.02"))).allowed, 0);
+        assert_eq!(consumed(&c.ask_bytes(&call(b"0"))).allowed, 1);
+    }
+    assert_nobody_waits(&mut c);
+}
+
+// ------------------------------------------------- what happens to the bucket
+
+#[test]
+fn the_limit_counts_once_and_from_then_on_the_remembered_one_does() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    // It brings a limit, under which it waits for a tenth of a second ...
+    let mut first = wait(&server, "k 10 20 2 0");
+    assert_eq!(c.peek("k").limit(), ("10", "20", "1"));
+    // ... but another takes it away,
+    assert_eq!(c.consume("k 10 1e-8 1").allowed, 0);
+    assert_eq!(c.peek("k").limit(), ("10", "1", "100000000"));
+    wait_as_told(200);
+    assert_eq!(waiting(&mut c), 1);
+    // ... and brings it back.
+    assert_eq!(c.consume("k 10 1000 1").allowed, 0);
+    first.assert_served();
+}
+
+#[test]
+fn tokens_above_a_later_capacity_end_the_wait_with_never() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let mut small = wait(&server, "k 10 1e-8 1 0");
+    let mut large = wait(&server, "k 10 1e-8 6 0");
+    let mut last = wait(&server, "k 10 1e-8 5 0");
+    assert_left_of(7 * TOKEN_MS, c.consume("k 5 1e-8 1").wait_ms); // behind 1 and 5
+    let (reply, _) = large.answer();
+    assert_eq!((reply.allowed, reply.wait_ms, reply.status.as_str()), (0, -1, "never"));
+    assert_eq!(waiting(&mut c), 2);
+    c.refund("k 5");
+    small.assert_served();
+    c.refund("k 5");
+    last.assert_served();
+    // One that arrives with such a limit does the same.
+    let mut waits = wait(&server, "k 10 1e-8 9 0");
+    let _other = wait(&server, "k 5 1e-8 5 0");
+    assert_eq!(waits.answer().0.status, "never");
+}
+
+#[test]
+fn a_penalty_holds_for_those_who_wait() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 100 10");
+    let mut first = wait(&server, "k 10 100 8 0");
+    let since = Instant::now();
+    assert_eq!(c.penalise("k 0.3"), 300);
+    assert_eq!(c.consume("k 10 100 1").status, "frozen");
+    first.assert_served();
+    let took = since.elapsed();
+    let due = Duration::from_millis(380);
+    assert!((due..due + LATE).contains(&took), "served {took:?} after a freeze of 300 ms");
+}
+
+#[test]
+fn a_freeze_alone_is_waited_for_too() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.penalise("k 0.2");
+    let mut ask = wait(&server, "k 10 1e-8 0 0");
+    ask.assert_served();
+    assert_eq!(c.peek("k").limited(), None, "an ask brings no limit");
+}
+
+#[test]
+fn a_vendor_window_holds_for_those_who_wait() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 100 10");
+    let mut first = wait(&server, "k 10 100 8 0");
+    let mut second = Waiting::over(server.connect(), "k 10 100 2 0");
+    let since = Instant::now();
+    assert_eq!(c.sync("k 3 RESET 0.4"), (1, 0));
+    first.assert_served();
+    second.assert_served();
+    let took = since.elapsed();
+    let due = Duration::from_millis(399);
+    assert!((due..due + LATE).contains(&took), "served {took:?} after a window of 400 ms");
+}
+
+#[test]
+fn a_refund_may_make_it_their_turn() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 4 0");
+    let mut second = wait(&server, "k 10 1e-8 1 0");
+    assert_eq!(c.refund("k 3"), Some(0));
+    assert_eq!(waiting(&mut c), 2);
+    assert_eq!(c.refund("k 2"), Some(0));
+    assert_eq!(first.assert_served().remaining, 0, "another waits");
+    assert_eq!(second.assert_served().remaining, 0, "that was all");
+    c.refund("k 2");
+    assert_eq!(c.peek("k").tokens(), "2");
+}
+
+#[test]
+fn a_bucket_that_is_gone_is_full() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.ok("CONFIG SET appendonly no");
+    for (how, keys) in [
+        (&["DEL k"][..], 1),
+        (&["UNLINK k"], 1),
+        (&["FLUSHALL"], 1),
+        (&["FLUSHALL ASYNC"], 1),
+        (&["FLUSHDB"], 1),
+        (&["EXPIRE k 0"], 1),
+        (&["PEXPIRE k 30"], 1),
+        (&["RENAME k elsewhere"], 2),
+        (&["MOVE k 5"], 1),
+        (&["SWAPDB 0 7"], 1),
+        (&["MULTI", "DEL k", "EXEC"], 1),
+        (&["EVAL return(redis.call('DEL','k')) 0"], 1),
+        (&["TB.CONSUME full 10 1e-8 0", "TB.CONSUME full 10 1e-8 1", "RENAME full k"], 1),
+        (&["TB.CONSUME full 10 1e-8 1", "COPY full k REPLACE"], 2),
+    ] {
+        c.ok("FLUSHALL");
+        c.take("k 10 1e-8 10");
+        let mut first = wait(&server, "k 10 1e-8 4 0");
+        let mut second = wait(&server, "k 10 1e-8 3 0");
+        let mut third = wait(&server, "k 10 1e-8 6 0");
+        for command in how {
+            assert_eq!(error_text(&c.ask(command)), None, "{command}");
+        }
+        first.assert_served();
+        second.assert_served();
+        wait_until("two to be served", || waiting(&mut c) == 1);
+        let refilled = if how[0].starts_with("TB.CONSUME") { "2" } else { "3" };
+        assert_eq!(c.peek("k").tokens(), refilled, "{how:?}");
+        assert_eq!(c.int("DBSIZE"), keys, "{how:?}");
+        assert_left_of(if refilled == "2" { 4 } else { 3 } * TOKEN_MS + TOKEN_MS, c.consume("k 10 1e-8 1").wait_ms);
+        c.ok("FLUSHALL");
+        third.assert_served();
+        assert_nobody_waits(&mut c);
+    }
+}
+
+#[test]
+fn another_bucket_under_the_name_decides() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 4 0");
+    c.take("fast 10 20 10");
+    c.ask("RENAME fast k");
+    first.assert_served();
+    assert_eq!(c.peek("k").limit(), ("10", "20", "1"));
+    // Nor is it lost where a payload takes its place.
+    c.take("k 10 20 9 FORCE");
+    let dump = match c.ask("DUMP k") {
+        Value::BulkString(dump) => dump,
+        other => panic!("{other:?}"),
+    };
+    c.ok("FLUSHALL");
+    c.take("k 10 1e-8 10");
+    let mut second = wait(&server, "k 10 1e-8 4 0");
+    assert_eq!(c.ask_bytes(&[b"RESTORE", &b"k"[..], b"0", &dump, b"REPLACE"]), Value::Okay);
+    second.assert_served();
+}
+
+#[test]
+fn a_key_of_another_type_ends_the_wait() {
+    let server = Server::start();
+    let mut c = server.connect();
+    for command in ["SET k v", "SUNIONSTORE k s", "RENAME other k", "LPUSH k x"] {
+        c.ok("FLUSHALL");
+        c.ask("SADD s a");
+        c.ask("HSET other f v");
+        c.take("k 10 1e-8 10");
+        let mut clients = [wait(&server, "k 10 1e-8 4 0"), wait(&server, "k 10 1e-8 1 0")];
+        let reply = c.ask(command);
+        if command.starts_with("LPUSH") {
+            assert!(error_text(&reply).is_some(), "it was a list");
+            assert_eq!(waiting(&mut c), 2);
+            c.ask("DEL k");
+            c.ask("LPUSH k x"); // and it is one before the turn comes, or after
+            continue;
+        }
+        for client in &mut clients {
+            client.assert_error("WRONGTYPE Operation against a key holding the wrong kind of value");
+        }
+        assert_nobody_waits(&mut c);
+    }
+}
+
+#[test]
+fn a_reload_of_all_data_changes_nothing_for_them() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 4 0");
+    c.ok("DEBUG RELOAD");
+    assert_eq!(waiting(&mut c), 1);
+    assert_eq!(c.peek("k").tokens(), "0");
+    c.refund("k 4");
+    first.assert_served();
+}
+
+// ------------------------------------------------------------- those who go
+
+#[test]
+fn a_client_that_is_unblocked_has_taken_nothing() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let before = c.footprint("k");
+    for (how, error) in [("", None), ("TIMEOUT", None), ("ERROR", Some("UNBLOCKED client unblocked via CLIENT UNBLOCK"))] {
+        let mut blocked = server.connect();
+        let id = blocked.int("CLIENT ID");
+        let mut blocked = Waiting::over(blocked, "k 10 1e-8 4 0");
+        wait_until("the client to wait", || waiting(&mut c) == 1);
+        assert_eq!(c.int(&format!("CLIENT UNBLOCK {id} {how}")), 1);
+        let (reply, _) = blocked.reply();
+        match error {
+            None => {
+                let reply = consumed(&reply);
+                assert_eq!(reply.verdict(), (0, "empty", 0));
+                assert_left_of(4 * TOKEN_MS, reply.wait_ms);
+            }
+            Some(_) => assert_eq!(error_text(&reply).as_deref(), error),
+        }
+        assert_nobody_waits(&mut c);
+        // It can go on.
+        assert_eq!(blocked.c.ask("PING"), Value::SimpleString("PONG".to_owned()));
+        assert_eq!(blocked.c.consume("k 10 1e-8 0").verdict(), (1, "granted", 0));
+    }
+    assert_eq!(c.footprint("k"), before);
+}
+
+#[test]
+fn a_client_that_goes_away_gives_its_place_up() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 8");
+    let large = wait(&server, "k 10 1e-8 9 0");
+    let mut small = wait(&server, "k 10 1e-8 2 0");
+    let mut behind = wait(&server, "k 10 1e-8 1 0");
+    drop(large);
+    assert_eq!(small.assert_served().remaining, 0);
+    assert_eq!(waiting(&mut c), 1);
+    let mut killed = server.connect();
+    let id = killed.int("CLIENT ID");
+    let killed = Waiting::over(killed, "k 10 1e-8 1 0");
+    wait_until("the client to wait", || waiting(&mut c) == 2);
+    assert_eq!(c.int(&format!("CLIENT KILL ID {id}")), 1);
+    wait_until("it to be gone", || waiting(&mut c) == 1);
+    drop(killed);
+    c.refund("k 2");
+    behind.assert_served();
+    assert_eq!(c.peek("k").tokens(), "1");
+    assert_nobody_waits(&mut c);
+}
+
+#[test]
+fn where_it_cannot_wait_it_answers_at_once() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 1e-8 8");
+    let assert_refused = |reply: &Value| {
+        let reply = consumed(reply);
+        assert_eq!(reply.verdict(), (0, "empty", 2));
+        assert_left_of(2 * TOKEN_MS, reply.wait_ms);
+    };
+    let replies = c.transaction(&["TB.BCONSUME k 10 1e-8 4 0", "TB.BCONSUME k 10 1e-8 1 0", "TB.REFUND k 1"]);
+    assert_refused(&replies[0]);
+    assert_eq!(consumed(&replies[1]).verdict(), (1, "granted", 1));
+    let script = "return redis.call('TB.BCONSUME', KEYS[1], '10', '1e-8', '4', '0')";
+    assert_refused(&c.ask_bytes(&["EVAL", script, "1", "k"]));
+    assert_nobody_waits(&mut c);
+    // Behind others, too.
+    let _other = wait(&server, "k 10 1e-8 5 0");
+    let reply = consumed(&c.transaction(&["TB.BCONSUME k 10 1e-8 1 0"])[0]);
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert_left_of(4 * TOKEN_MS, reply.wait_ms);
+    assert_eq!(gauge(&mut c, "waits_refused"), 0);
+}
+
+#[test]
+fn no_more_wait_than_may() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.config_set("tokenbucket.max-waiting", "2");
+    c.take("a 10 1e-8 10");
+    c.take("b 10 1e-8 10");
+    let _first = wait(&server, "a 10 1e-8 4 0");
+    let second = wait(&server, "b 10 1e-8 4 0");
+    let reply = consumed(&c.ask("TB.BCONSUME a 10 1e-8 1 0"));
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert_left_of(5 * TOKEN_MS, reply.wait_ms);
+    assert_eq!(gauge(&mut c, "waits_refused"), 1);
+    drop(second);
+    wait_until("it to be gone", || waiting(&mut c) == 1);
+    let _third = wait(&server, "a 10 1e-8 1 0");
+    assert_eq!(gauge(&mut c, "waits"), 3);
+    assert_eq!(gauge(&mut c, "longest_queue"), 2);
+}
+
+// ------------------------------------------------- servers that must not write
+
+#[test]
+fn nobody_is_served_while_writes_are_paused() {
+    let server = Server::builder().append_only().start();
+    let mut c = server.connect();
+    for mode in ["WRITE", "ALL"] {
+        c.ok("FLUSHALL");
+        c.take("k 10 50 10");
+        let mut first = wait(&server, "k 10 50 2 0");
+        let mut timed = wait(&server, "k 10 50 1 0.2");
+        let since = Instant::now();
+        c.ok(&format!("CLIENT PAUSE 500 {mode}"));
+        let (reply, took) = timed.answer();
+        assert_eq!(reply.verdict(), (0, "empty", 0), "{mode}");
+        assert!(took < Duration::from_millis(200) + LATE, "{mode}: {took:?}");
+        first.assert_served();
+        let took = since.elapsed();
+        assert!((Duration::from_millis(500)..Duration::from_millis(500) + LATE).contains(&took), "{mode}: {took:?}");
+        assert_nobody_waits(&mut c);
+    }
+}
+
+#[test]
+fn a_long_pause_is_followed_by_no_burst_above_the_capacity() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 3 100 3");
+    let mut clients: Vec<Waiting> = (0..30).map(|_| wait(&server, "k 3 100 3 0")).collect();
+    let since = Instant::now();
+    c.ok("CLIENT PAUSE 400 WRITE");
+    for client in &mut clients {
+        client.assert_served();
+    }
+    // What came in during the pause is there up to the capacity, once.
+    assert!(since.elapsed() >= Duration::from_millis(400 + 30 * 29 - 15), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_primary_that_becomes_a_replica_sends_them_away() {
+    let (primary, replica) = (Server::builder().tcp().start(), Server::builder().tcp().start());
+    replica.replicate(&primary);
+    let mut c = primary.connect();
+    c.take("k 10 20 10");
+    let mut first = wait(&primary, "k 10 20 9 0");
+    let mut second = wait(&primary, "k 10 20 2 0");
+    c.ok(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", replica.port()));
+    for client in [&mut first, &mut second] {
+        let (reply, _) = client.reply();
+        let error = error_text(&reply);
+        // Served before the pause, or not at all.
+        assert!(error.is_none() || error.is_some_and(|error| error.starts_with("UNBLOCKED")), "{reply:?}");
+    }
+    let mut r = replica.connect();
+    wait_until("the replica to be a primary", || array(r.ask("ROLE"))[0] == Value::BulkString(b"master".to_vec()));
+    wait_until("nobody to wait", || waiting(&mut c) == 0);
+    // A queue at the new one.
+    Waiting::over(replica.connect(), "k 10 20 10 0").assert_served();
+    wait_until("the old primary to follow", || c.info("replication", "master_link_status") == "up");
+    primary.wait_for_sync(&replica);
+    assert_eq!(c.ask("DEBUG DIGEST"), r.ask("DEBUG DIGEST"));
+}
+
+#[test]
+fn a_shutdown_that_waits_for_a_replica_serves_nobody() {
+    let (mut primary, replica) = (Server::builder().tcp().conf("shutdown-timeout 2").start(), Server::builder().tcp().start());
+    replica.replicate(&primary);
+    let mut c = primary.connect();
+    c.take("k 10 20 10");
+    let mut first = wait(&primary, "k 10 20 5 0"); // its turn comes while the server waits
+    replica.hang();
+    c.take("other 10 1 1");
+    primary.shut_down("NOSAVE");
+    replica.go_on();
+    assert!(first.c.try_receive().is_err(), "it was served while the replica could not hear of it");
+}
+
+#[test]
+fn a_replica_does_not_let_clients_wait() {
+    let (primary, replica) = (Server::builder().tcp().start(), Server::builder().tcp().start());
+    replica.replicate(&primary);
+    primary.connect().take("k 10 1e-8 10");
+    replica.wait_for_sync(&primary);
+    let mut r = replica.connect();
+    assert!(r.error("TB.BCONSUME k 10 1e-8 1 0").starts_with("READONLY"));
+    r.config_set("replica-read-only", "no");
+    assert_eq!(consumed(&r.ask("TB.BCONSUME k 10 1e-8 1 0")).verdict(), (0, "empty", 0));
+    assert_nobody_waits(&mut r);
+}
+
+#[test]
+fn what_is_served_reaches_replicas_and_disk_and_whoever_watches() {
+    let mut primary = Server::builder().tcp().append_only().start();
+    let replica = Server::builder().tcp().start();
+    replica.replicate(&primary);
+    let (mut c, mut r) = (primary.connect(), replica.connect());
+    c.take("k 10 50 10");
+    let mut watcher = primary.connect();
+    let mut clients: Vec<Waiting> = (0..5).map(|_| wait(&primary, "k 10 50 2 0")).collect();
+    watcher.ok("WATCH k");
+    clients.iter_mut().for_each(|client| drop(client.assert_served()));
+    watcher.ok("MULTI");
+    watcher.ask("PING");
+    assert_eq!(watcher.ask("EXEC"), Value::Nil);
+    replica.wait_for_sync(&primary);
+    let digest = c.ask("DEBUG DIGEST-VALUE k");
+    assert_eq!(r.ask("DEBUG DIGEST-VALUE k"), digest);
+    assert_eq!(r.int("PEXPIRETIME k"), c.int("PEXPIRETIME k"));
+    primary.kill();
+    primary.start_again();
+    assert_eq!(primary.connect().ask("DEBUG DIGEST-VALUE k"), digest);
+}
+
+#[test]
+fn where_memory_is_full_only_a_new_bucket_is_refused() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("k 10 20 10");
+    c.take("gone 10 1e-8 10");
+    let mut first = wait(&server, "k 10 20 2 0");
+    let mut second = wait(&server, "gone 10 1e-8 2 0");
+    let mut third = wait(&server, "gone 10 1e-8 9 0.5");
+    c.config_set("maxmemory", "1");
+    first.assert_served();
+    c.ask("DEL gone");
+    second.assert_error("OOM command not allowed when used memory > 'maxmemory'.");
+    third.assert_error("OOM command not allowed when used memory > 'maxmemory'.");
+    assert_nobody_waits(&mut c);
+    assert_eq!(c.int("EXISTS gone"), 0);
+}
+
+// ------------------------------------------------------------------ a crowd
+
+#[test]
+fn a_thousand_buckets_with_a_client_each_are_served_in_their_time() {
+    let server = Server::builder().conf("maxclients 5000").start();
+    let mut c = server.connect();
+    let mut clients = Vec::new();
+    for index in 0..1000 {
+        c.take(&format!("k{index} 1 2 1"));
+        clients.push(Waiting::over(server.connect(), &format!("k{index} 1 2 1 0")));
+    }
+    for client in &mut clients {
+        client.assert_served();
+    }
+    assert_nobody_waits(&mut c);
+    assert_eq!(gauge(&mut c, "waits"), 1000);
+}
+
+#[test]
+fn clients_that_come_and_go_at_random_leave_nothing_behind() {
+    let server = Server::start();
+    let mut random = crate::random::Random::new(7);
+    let mut c = server.connect();
+    let mut clients: Vec<Waiting> = Vec::new();
+    for _ in 0..600 {
+        match random.below(10) {
+            0..=4 => {
+                let (key, tokens) = (random.below(3), random.below(6));
+                let timeout = random.pick(&["0", "0.01", "0.05", "5"]);
+                clients.push(Waiting::over(server.connect(), &format!("k{key} 5 100 {tokens} {timeout}")));
+            }
+            5 | 6 if !clients.is_empty() => {
+                let index = random.below(clients.len());
+                clients.swap_remove(index);
+            }
+            7 => drop(c.ask(&format!("TB.PENALISE k{} 0.02", random.below(3)))),
+            8 => drop(c.ask(&format!("TB.CONSUME k{} 5 {} 3 FORCE", random.below(3), 50 + random.below(3)))),
+            9 => drop(c.ask(&format!("DEL k{}", random.below(3)))),
+            _ => drop(c.ask(&format!("TB.CONSUME k{} {} 100", random.below(3), 3 + random.below(3)))),
+        }
+    }
+    drop(clients);
+    assert_nobody_waits(&mut c);
+    let counted: i64 = ["granted", "denied_never", "denied_empty"].iter().map(|name| gauge(&mut c, name)).sum();
+    assert!(counted > 0);
+}
