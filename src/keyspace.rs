@@ -19,7 +19,6 @@ pub(crate) struct Place<'call> {
     context: &'call Context,
     name: Word<'call>,
     key: Key,
-    occupied: bool,
 }
 
 impl<'call> Place<'call> {
@@ -27,16 +26,31 @@ impl<'call> Place<'call> {
     ///
     /// # Errors
     /// [`Error::WrongType`] where something else is there.
-    #[inline]
     pub(crate) fn open(context: &'call Context, name: Word<'call>, access: Access) -> Result<(Self, Option<Bucket>), Error> {
-        let key = Key::open(context, name, access);
-        let bucket = key.bucket()?;
-        Ok((Self { context, name, key, occupied: bucket.is_some() }, bucket))
+        let place = Self::find(context, name, access)?;
+        let bucket = place.is_occupied().then(|| place.bucket());
+        Ok((place, bucket))
+    }
+
+    /// [`Place::open`] without reading the bucket.
+    ///
+    /// # Errors
+    /// As [`Place::open`].
+    #[inline]
+    pub(crate) fn find(context: &'call Context, name: Word<'call>, access: Access) -> Result<Self, Error> {
+        Ok(Self { context, name, key: Key::open(context, name, access)? })
+    }
+
+    /// The bucket that is there, or one of which nothing is known.
+    #[inline]
+    pub(crate) fn bucket(&self) -> Bucket {
+        self.key.bucket()
     }
 
     /// Whether there was a bucket.
-    pub(crate) const fn is_occupied(&self) -> bool {
-        self.occupied
+    #[inline]
+    pub(crate) fn is_occupied(&self) -> bool {
+        self.key.is_occupied()
     }
 
     /// Whether a bucket can be stored here now; [`Place::save`] asks too, but a call
@@ -45,7 +59,7 @@ impl<'call> Place<'call> {
     /// # Errors
     /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached.
     pub(crate) fn check_room(&self) -> Result<(), Error> {
-        if self.occupied {
+        if self.is_occupied() {
             return Ok(());
         }
         let flags = self.context.flags();
@@ -71,9 +85,9 @@ impl<'call> Place<'call> {
     /// As there.
     #[inline]
     pub(crate) fn save_served(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
-        let message = message(self.name, bucket, now_us);
-        let bytes = state::encode_message(&message);
-        self.store(bucket, message.expire_at_ms)?;
+        let expire_at_ms = bucket.expire_at_ms(phase(self.name));
+        let bytes = state::encode_message(bucket, expire_at_ms, now_us);
+        self.store(bucket, expire_at_ms)?;
         self.context.replicate(EFFECT, self.name, bytes.as_bytes());
         Ok(())
     }
@@ -110,7 +124,7 @@ impl<'call> Place<'call> {
 
     #[inline]
     fn store(&self, bucket: &Bucket, expire_at_ms: i64) -> Result<(), Error> {
-        if self.occupied {
+        if self.is_occupied() {
             self.key.replace(bucket);
         } else {
             self.check_room()?;
@@ -128,12 +142,7 @@ impl<'call> Place<'call> {
 
 /// The message that makes the bucket at `name` what it is, as bytes.
 pub(crate) fn effect(name: Word<'_>, bucket: &Bucket, now_us: i64) -> Encoded {
-    state::encode_message(&message(name, bucket, now_us))
-}
-
-#[inline]
-fn message(name: Word<'_>, bucket: &Bucket, now_us: i64) -> Message {
-    Message { clock_us: now_us, expire_at_ms: bucket.expire_at_ms(phase(name)), bucket: *bucket }
+    state::encode_message(bucket, bucket.expire_at_ms(phase(name)), now_us)
 }
 
 /// Spreads the expiry of keys: a hash of the name (FNV-1a, by eight bytes a step).

@@ -8,7 +8,7 @@ use crate::ffi::Access;
 use crate::keyspace::Place;
 use crate::reply::Reply;
 use crate::{clock, stats, waiting};
-use tokenbucket::{Bucket, Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
+use tokenbucket::{Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
     name: "TB.CONSUME",
@@ -106,9 +106,9 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     };
     let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
 
-    let (place, found) = Place::open(call.context, key, Access::Write)?;
+    let place = Place::find(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
-    let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
+    let mut bucket = place.bucket();
     let limit_before = bucket.limit().copied();
     let answer = waiting::consume(call.context, key, &mut bucket, &request, now_us);
     let (decision, effect) = answer.map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;

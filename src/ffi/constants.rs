@@ -8,6 +8,5 @@ use redis_module::raw;
 pub(super) const OK: c_int = raw::REDISMODULE_OK as c_int;
 pub(super) const ERR: c_int = raw::REDISMODULE_ERR as c_int;
 pub(super) const KEYTYPE_EMPTY: c_int = raw::REDISMODULE_KEYTYPE_EMPTY as c_int;
-pub(super) const KEYTYPE_MODULE: c_int = raw::REDISMODULE_KEYTYPE_MODULE as c_int;
 pub(super) const AUX_BEFORE_RDB: c_int = raw::REDISMODULE_AUX_BEFORE_RDB as c_int;
 pub(super) const API_VERSION: c_int = raw::REDISMODULE_APIVER_1.cast_signed();

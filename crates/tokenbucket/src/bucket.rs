@@ -6,6 +6,7 @@
 
 use crate::limit::{Limit, MAX_FILL_US, Moment, Rate, Tokens};
 use crate::queue::{MAX_LATE_US, Place, Queue};
+use crate::usual;
 
 /// How long a bucket without a limit outlives the last thing it remembers, in
 /// microseconds: nobody knows how fast it fills.
@@ -220,7 +221,20 @@ impl Bucket {
     ///
     /// # Errors
     /// [`DebtTooLong`] where a forced call would reach beyond 100 years; nothing changes.
+    #[inline]
     pub fn consume(&mut self, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
+        if let Self::Limited(bucket) = self
+            && let Some((decision, taken)) = usual::consume(bucket, call, now_us)
+        {
+            let Some(zero) = taken else { return Ok((decision, Effect::Unchanged)) };
+            bucket.zero = zero;
+            return Ok((decision, Effect::Changed));
+        }
+        self.consume_any(call, now_us)
+    }
+
+    /// [`Bucket::consume`], whatever the bucket remembers and the call wants.
+    pub(crate) fn consume_any(&mut self, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
         let (mut bucket, known) = self.adopt_for(call, now_us);
         let (verdict, taken) = bucket.decide(call, now_us)?;
         let effect = match (taken, verdict) {
@@ -434,6 +448,7 @@ impl Bucket {
     }
 
     /// The first microsecond from which it is like a bucket that does not exist.
+    #[inline]
     pub fn forgotten_us(&self) -> i64 {
         let level_us = match self {
             Self::Limited(Limited { limit, zero, vendor }) => {
@@ -445,6 +460,9 @@ impl Bucket {
             Self::Bare(Bare { level: BareLevel::Empty { zero_us: us } | BareLevel::Synced { at_us: us, .. }, .. }) => *us,
         };
         let vendor = self.vendor();
+        if vendor.is_empty() && matches!(self, Self::Limited(_)) {
+            return level_us; // as the rest would say, in a fourth of the time
+        }
         let moments = [vendor.thaw_us, vendor.window.map(|window| window.reset_us), vendor.limit.map(|limit| limit.until_us)];
         let last_us = moments.into_iter().flatten().fold(level_us, i64::max);
         match self {
@@ -460,6 +478,7 @@ impl Bucket {
     /// It moves in steps of that length, so most calls leave it where it is;
     /// `phase`, different from key to key, sets where the steps lie, so that
     /// buckets made at the same moment do not all go at the same moment.
+    #[inline]
     pub fn expire_at_ms(&self, phase: u64) -> i64 {
         let (step, first_ms) = (self.expiry_step_ms(), self.first_expiry_ms());
         let phase = i64::try_from(phase % step.unsigned_abs()).unwrap_or(0);

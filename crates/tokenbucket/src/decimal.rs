@@ -96,6 +96,7 @@ impl Decimal {
 
     /// The number in units of 10^-`places`, rounded as told; `None` above `max`
     /// units (compared before rounding down, so 1e12 and a bit is above 1e12).
+    #[inline]
     pub fn units(self, places: u8, rounding: Rounding, max: u64) -> Option<u64> {
         if self.is_zero() {
             return Some(0);

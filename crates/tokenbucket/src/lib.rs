@@ -81,9 +81,10 @@
 //!
 //! # The files
 //!
-//! `limit` has the units and the arithmetic of moments, `bucket` the commands,
-//! `queue` those who wait for a bucket, `decimal` reads numbers, [`state`] writes a
-//! bucket as bytes for disk and wire, [`packed`] as words for memory.
+//! `limit` has the units and the arithmetic of moments, `bucket` the commands, `usual`
+//! the usual call once more, for speed, `queue` those who wait for a bucket, `decimal`
+//! reads numbers, [`state`] writes a bucket as bytes for disk and wire, [`packed`] as
+//! words for memory.
 //!
 //! ```
 //! use tokenbucket::{Bucket, Consume, Limit, Mode, Rate, Status, Tokens};
@@ -109,6 +110,7 @@ mod limit;
 pub mod packed;
 mod queue;
 pub mod state;
+mod usual;
 
 pub use bucket::{
     Bare, Bucket, Consume, DebtTooLong, Decision, Effect, Limited, LimitedReading, Mode, Reading, Status, Sync, Synced, Turn,

@@ -95,13 +95,14 @@ pub fn decode(bytes: &[u8], shift_us: i64) -> Result<Bucket, Malformed> {
     reader.finish(bucket)
 }
 
-/// The bytes of an effect.
-pub fn encode_message(message: &Message) -> Encoded {
+/// The bytes of a [`Message`] with these parts.
+#[inline]
+pub fn encode_message(bucket: &Bucket, expire_at_ms: i64, clock_us: i64) -> Encoded {
     let mut bytes = Encoded::new();
     bytes.byte(VERSION);
-    bytes.signed(message.clock_us);
-    bytes.signed(message.expire_at_ms.saturating_sub(message.clock_us / 1000));
-    bytes.bucket(&message.bucket, message.clock_us);
+    bytes.signed(clock_us);
+    bytes.signed(expire_at_ms.saturating_sub(clock_us / 1000));
+    bytes.bucket(bucket, clock_us);
     bytes
 }
 
@@ -131,6 +132,7 @@ impl Encoded {
         Self { bytes: [0; ROOM], len: 0 }
     }
 
+    #[inline]
     fn bucket(&mut self, bucket: &Bucket, origin_us: i64) {
         let moment = |us: i64| us.saturating_sub(origin_us);
         let Vendor { thaw_us, window, limit: vendor_limit } = *bucket.vendor();
@@ -147,10 +149,10 @@ impl Encoded {
         match bucket {
             Bucket::Limited(Limited { limit, zero, .. }) => {
                 self.tokens(limit.capacity());
-                self.wide(limit.rate().tokens());
-                self.wide(limit.rate().per());
+                self.number(limit.rate().tokens());
+                self.number(limit.rate().per());
                 self.signed(moment(zero.us));
-                self.wide(zero.part);
+                self.number(zero.part);
             }
             Bucket::Bare(Bare { level: BareLevel::Full, .. }) => {}
             Bucket::Bare(Bare { level: BareLevel::Empty { zero_us }, .. }) => self.signed(moment(*zero_us)),
@@ -182,36 +184,28 @@ impl Encoded {
         }
     }
 
+    #[inline]
     fn tokens(&mut self, tokens: Tokens) {
-        self.narrow(tokens.millionths());
+        self.number(tokens.millionths().into());
     }
 
     /// Zigzag: numbers near 0 are short, whatever their sign.
+    #[inline]
     fn signed(&mut self, number: i64) {
-        self.narrow((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned());
+        self.number(((number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned()).into());
     }
 
+    /// How many bytes follow, and these. All that there is room for are written, in one
+    /// store; what is too many is written over. No number is above 2^120.
     #[inline]
-    fn narrow(&mut self, number: u64) {
-        self.number((u64::BITS - number.leading_zeros()).div_ceil(8), number.to_le_bytes());
-    }
-
-    #[inline]
-    fn wide(&mut self, number: u128) {
-        match u64::try_from(number) {
-            Ok(number) => self.narrow(number),
-            Err(_) => self.number((u128::BITS - number.leading_zeros()).div_ceil(8), number.to_le_bytes()),
-        }
-    }
-
-    /// `len` and the first `len` of `bytes`. All of them are written, in one store;
-    /// what is too many is written over.
-    #[inline]
-    fn number<const N: usize>(&mut self, len: u32, bytes: [u8; N]) {
-        self.byte(len.to_le_bytes()[0]);
+    fn number(&mut self, number: u128) {
+        let len = match u64::try_from(number) {
+            Ok(number) => (u64::BITS - number.leading_zeros()).div_ceil(8),
+            Err(_) => (u128::BITS - number.leading_zeros()).div_ceil(8),
+        };
         if let Some(place) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
-            *place = bytes;
-            self.len += len as usize;
+            *place = (number << 8 | u128::from(len)).to_le_bytes();
+            self.len += 1 + len as usize;
         }
     }
 }
