@@ -10,11 +10,7 @@ use std::time::Duration;
 
 use tokenbucket::{Bucket, Limit};
 
-use super::milliseconds_up;
 use crate::{Decision, Origin, Status, Tokens};
-
-/// Millionths of a token in a token.
-const MILLION: i64 = 1_000_000;
 
 #[derive(Debug)]
 pub struct Hot {
@@ -30,10 +26,20 @@ pub(super) struct Terms {
     limit: Limit,
     /// Parts of a microsecond.
     rate: i64,
-    /// Parts in which a millionth of a token, a token and all it holds come in.
+    /// Parts in which a millionth of a token comes in.
     millionth: i64,
-    token: i64,
+    scale: Scale,
+}
+
+/// What it takes to tell parts as people count.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Parts in which all that a bucket holds comes in.
     capacity: i64,
+    /// Parts in which a token comes in.
+    token: u64,
+    tokens: Divisor,
+    milliseconds: Divisor,
 }
 
 impl Terms {
@@ -42,8 +48,10 @@ impl Terms {
         let rate = i64::try_from(limit.rate().tokens()).ok()?;
         let millionth = i64::try_from(limit.rate().per()).ok()?;
         let capacity = i64::try_from(limit.capacity().millionths()).ok()?.checked_mul(millionth)?;
-        let token = millionth.checked_mul(MILLION)?;
-        Some(Self { limit, rate, millionth, token, capacity })
+        let token = millionth.checked_mul(1_000_000)?;
+        let (tokens, milliseconds) = (Divisor::new(token)?, Divisor::new(rate.checked_mul(1000)?)?);
+        let scale = Scale { capacity, token: token.unsigned_abs(), tokens, milliseconds };
+        Some(Self { limit, rate, millionth, scale })
     }
 }
 
@@ -67,58 +75,136 @@ impl Hot {
 
     /// The answer to a plain request, where this is the place for it.
     #[inline]
-    pub(super) fn consume(&self, limit: &Limit, tokens: Tokens, now_us: i64) -> Option<Decision> {
+    pub(super) fn consume(&self, limit: &Limit, tokens: Tokens, now_us: i64) -> Option<Told> {
         let terms = &*self.terms;
         let cost = i64::try_from(tokens.millionths()).ok()?.checked_mul(terms.millionth)?;
-        if cost == 0 || cost > terms.capacity || *limit != terms.limit {
+        if cost == 0 || cost > terms.scale.capacity || *limit != terms.limit {
             return None;
         }
         let now = now_us.checked_mul(terms.rate)?;
         // What ran over before is gone.
-        let fullest = now.checked_sub(terms.capacity)?;
+        let fullest = now.checked_sub(terms.scale.capacity)?;
         let mut known = self.zero.load(Ordering::Relaxed);
         loop {
             let zero = known.max(fullest);
             let after = zero.checked_add(cost)?;
             if after > now {
-                return Some(terms.report(zero, now, Some(after)));
+                return Some(Told { now, zero, there: after, scale: terms.scale });
             }
             // Relaxed: nothing but this word is told by it.
             match self.zero.compare_exchange_weak(known, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(terms.report(after, now, None)),
+                Ok(_) => return Some(Told { now, zero: after, there: now, scale: terms.scale }),
                 Err(other) => known = other,
             }
         }
     }
 }
 
-impl Terms {
-    /// What is told of a level that is 0 at `zero`, to one who has to wait until
-    /// `granted` or need not wait.
+/// What a [`Decision`] is made of, in parts: that is done when the lock is free again.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    now: i64,
+    /// When the level is 0.
+    zero: i64,
+    /// When the tokens are there; later than now where they were not granted.
+    there: i64,
+    scale: Scale,
+}
+
+impl From<Told> for Decision {
     #[inline]
-    fn report(&self, zero: i64, now: i64, granted: Option<i64>) -> Decision {
-        let level = now.saturating_sub(zero).max(0).unsigned_abs();
-        Decision {
-            allowed: u64::from(granted.is_none()),
-            // Down: a fraction is not there yet. One who is denied is mostly spared the division.
-            remaining: if level < self.token.unsigned_abs() { 0 } else { level / self.token.unsigned_abs() },
-            wait: Some(granted.map_or(Duration::ZERO, |granted| self.until(granted, now))),
-            full: self.until(zero.saturating_add(self.capacity), now),
-            status: if granted.is_none() { Status::Granted } else { Status::Empty },
+    fn from(Told { now, zero, there, scale }: Told) -> Self {
+        let allowed = there <= now;
+        Self {
+            allowed: u64::from(allowed),
+            remaining: scale.level(zero, now),
+            wait: Some(scale.until(there, now)),
+            full: scale.until(zero.saturating_add(scale.capacity), now),
+            status: if allowed { Status::Granted } else { Status::Empty },
             origin: Origin::Local,
         }
     }
+}
 
-    /// From now until a moment in parts, which is not past; up, first to microseconds,
-    /// as the server does.
+impl Scale {
+    /// Whole tokens; down: a fraction is not there yet.
+    #[inline]
+    fn level(&self, zero: i64, now: i64) -> u64 {
+        let level = if zero < now { now.abs_diff(zero) } else { 0 };
+        // One who is denied is mostly spared the rest.
+        if level < self.token { 0 } else { self.tokens.in_whole(level) }
+    }
+
+    /// From now (not below 0) until a moment in parts; up, as the server does. (It rounds up to
+    /// microseconds first, which comes to the same; and now is a whole one.)
     #[inline]
     fn until(&self, then: i64, now: i64) -> Duration {
-        // Now is a whole microsecond, so what is rounded up from there is so from 0, too.
-        let (ahead, rate) = (then.saturating_sub(now).max(0).unsigned_abs(), self.rate.unsigned_abs());
-        // Most are small, and a division of 32 bits takes half the time.
-        milliseconds_up(match (u32::try_from(ahead), u32::try_from(rate)) {
-            (Ok(ahead), Ok(rate)) => u64::from(ahead.div_ceil(rate)),
-            _ => ahead.div_ceil(rate),
-        })
+        if then <= now { Duration::ZERO } else { Duration::from_millis(self.milliseconds.in_whole(then.abs_diff(now) - 1) + 1) }
+    }
+}
+
+/// What is divided by for every answer, as a factor and a shift: a division takes as
+/// long as all the rest.
+///
+/// For a divisor d of at most 2^s the factor is 2^(63+s) / d rounded up, which is off by
+/// less than 1, so a quotient by less than n / 2^(63+s): less than 1 / d for an n below
+/// 2^63, and so never as much as it is to the next whole number.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    factor: u64,
+    shift: u32,
+}
+
+impl Divisor {
+    /// `None` for what is not above 0.
+    fn new(divisor: i64) -> Option<Self> {
+        let divisor = u64::try_from(divisor).ok().filter(|divisor| *divisor > 0)?;
+        let shift = (divisor - 1).checked_ilog2().map_or(0, |log| log + 1);
+        // Below 2^64, since the divisor is above half of 2^s.
+        let factor = u64::try_from((1_u128 << (63 + shift)).div_ceil(u128::from(divisor))).ok()?;
+        Some(Self { factor, shift })
+    }
+
+    /// How many times it is in `number`, which is below 2^63.
+    #[inline]
+    fn in_whole(self, number: u64) -> u64 {
+        // Twice, for the upper half is to be had for nothing.
+        let product = u128::from(number << 1) * u128::from(self.factor);
+        let upper = (product >> 64) as u64; // of 128 bits: fits
+        upper.wrapping_shr(self.shift) // at most 63
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_divisor_divides_as_the_processor_does() {
+        use proptest::prelude::*;
+        use proptest::test_runner::{Config, TestRunner};
+
+        // Of all sizes, and beside the powers of two.
+        let any = (0_u32..63, any::<i64>()).prop_map(|(bits, any)| ((any & i64::MAX) >> bits).max(1));
+        let near = (0_u32..63, -2_i64..3).prop_map(|(bits, near)| (1_i64 << bits).saturating_add(near).max(1));
+        let numbers = prop_oneof![any, near, Just(i64::MAX)];
+        TestRunner::new(Config { failure_persistence: None, cases: 20_000, ..Config::default() })
+            .run(&(numbers.clone(), numbers, -1_i64..2), |(divisor, factor, near)| {
+                let by = Divisor::new(divisor).unwrap();
+                // Where a quotient is close to a whole number.
+                let multiple = divisor.saturating_mul(factor).saturating_add(near).max(0);
+                for number in [factor, multiple, 0, i64::MAX - i64::MAX % divisor, i64::MAX] {
+                    prop_assert_eq!(
+                        by.in_whole(number.unsigned_abs()),
+                        (number / divisor).unsigned_abs(),
+                        "{} / {}",
+                        number,
+                        divisor
+                    );
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert!(Divisor::new(0).is_none() && Divisor::new(-1).is_none());
     }
 }

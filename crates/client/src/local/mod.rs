@@ -32,14 +32,18 @@ const VENDOR_LIMIT_TTL_US: u64 = 3_600_000_000;
 /// time it has doubled.
 const FIRST_SWEEP: usize = 64;
 
+/// A bucket that has been full for less long, in microseconds, is left: where each is
+/// soon full again, those in use would come and go all the time.
+const LINGER_US: i64 = 1_000_000;
+
 /// More than there are threads that ask at the same moment.
 const SHARDS: usize = 64;
 
 /// Buckets in this process, with the same requests and the same answers as the
 /// server: for a program that runs alone, for tests, and for when Redis is away.
 ///
-/// Thread-safe; share it by reference or in an `Arc`. A bucket that is full again
-/// is forgotten, so memory follows the keys in use.
+/// Thread-safe; share it by reference or in an `Arc`. A bucket that has been full for a
+/// second is forgotten, so memory follows the keys in use.
 ///
 /// ```
 /// use tokenbucket_client::{Consume, Limit, Local};
@@ -70,8 +74,39 @@ struct Apart(RwLock<Shard>);
 
 #[derive(Debug)]
 struct Shard {
-    buckets: HashTable<(Box<[u8]>, Kept)>,
+    buckets: HashTable<(Key, Kept)>,
     sweep_at: usize,
+}
+
+/// A key; a short one, as most are, without another line of memory to be fetched.
+#[derive(Debug)]
+enum Key {
+    Short { length: u8, bytes: [u8; SHORT] },
+    Long(Box<[u8]>),
+}
+
+/// As much as fits beside the length in the room of a long one and its mark.
+const SHORT: usize = 22;
+
+impl Key {
+    fn new(key: &[u8]) -> Self {
+        let mut bytes = [0; SHORT];
+        match (bytes.get_mut(..key.len()), u8::try_from(key.len())) {
+            (Some(start), Ok(length)) => {
+                start.copy_from_slice(key);
+                Self::Short { length, bytes }
+            }
+            _ => Self::Long(key.into()),
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short { length, bytes } => bytes.get(..usize::from(*length)).unwrap_or(bytes),
+            Self::Long(bytes) => bytes,
+        }
+    }
 }
 
 /// A bucket as it is kept.
@@ -140,8 +175,8 @@ impl Local {
     pub fn check(&self, key: impl AsRef<[u8]>, limit: &Limit, tokens: impl Into<Tokens>) -> Decision {
         let (key, tokens, now_us) = (key.as_ref(), tokens.into(), self.now_us());
         let place = self.place(key);
-        if let Some(decision) = self.hot(place, key, |hot| hot.consume(&limit.exact, tokens, now_us)) {
-            return decision;
+        if let Some(told) = self.hot(place, key, |hot| hot.consume(&limit.exact, tokens, now_us)) {
+            return told.into();
         }
         let call = tokenbucket::Consume { limit: limit.exact, tokens: tokens.0, mode: tokenbucket::Mode::Exactly };
         self.alone(place, key, now_us, false, |bucket| {
@@ -192,7 +227,7 @@ impl Local {
     fn hot<T>(&self, place: Place<'_>, key: &[u8], ask: impl FnOnce(&Hot) -> Option<T>) -> Option<T> {
         // No answer panics halfway through a change: what is behind a poisoned lock is whole.
         let shard = place.shard?.read().unwrap_or_else(PoisonError::into_inner);
-        match shard.buckets.find(place.hash, |(known, _)| **known == *key) {
+        match shard.buckets.find(place.hash, |(known, _)| known.bytes() == key) {
             Some((_, Kept::Hot(hot))) => ask(hot),
             _ => None,
         }
@@ -211,7 +246,7 @@ impl Local {
         let Some(shard) = place.shard else { return answer(None).0 };
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
         let Shard { buckets, sweep_at } = &mut *shard;
-        if let Some((_, kept)) = buckets.find_mut(place.hash, |(known, _)| **known == *key) {
+        if let Some((_, kept)) = buckets.find_mut(place.hash, |(known, _)| known.bytes() == key) {
             let mut bucket = kept.bucket();
             let (reply, effect) = answer(Some(&mut bucket));
             if effect == Effect::Changed {
@@ -225,13 +260,13 @@ impl Local {
         let mut bucket = Bucket::UNKNOWN;
         let (reply, effect) = answer(Some(&mut bucket));
         if effect == Effect::Changed {
-            let hasher = |(key, _): &(Box<[u8]>, Kept)| self.hasher.hash_one(&**key);
+            let hasher = |(key, _): &(Key, Kept)| self.hasher.hash_one(key.bytes());
             if buckets.len() >= *sweep_at {
-                buckets.retain(|(_, kept)| kept.bucket().forgotten_us() > now_us);
+                buckets.retain(|(_, kept)| kept.bucket().forgotten_us().saturating_add(LINGER_US) > now_us);
                 buckets.shrink_to(FIRST_SWEEP, hasher);
                 *sweep_at = (buckets.len() * 2).max(FIRST_SWEEP);
             }
-            buckets.insert_unique(place.hash, (key.into(), Kept::new(&bucket, &self.limits)), hasher);
+            buckets.insert_unique(place.hash, (Key::new(key), Kept::new(&bucket, &self.limits)), hasher);
         }
         reply
     }
@@ -337,7 +372,7 @@ impl Answer<Decision> for Consume {
     }
 
     fn hot(&self, hot: &Hot, now_us: i64) -> Option<Decision> {
-        matches!(self.mode, Mode::Exactly).then(|| hot.consume(&self.limit.exact, self.tokens, now_us))?
+        matches!(self.mode, Mode::Exactly).then(|| hot.consume(&self.limit.exact, self.tokens, now_us))?.map(Decision::from)
     }
 
     fn without_redis(&self, open: bool) -> Decision {
@@ -658,7 +693,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         local.answer(&Consume::new("k", limit(3)).force()).unwrap();
         assert!(is_hot(&local));
-        assert!(size_of::<(Box<[u8]>, Kept)>() <= 32, "{}", size_of::<(Box<[u8]>, Kept)>());
+        assert!(size_of::<(Key, Kept)>() <= 40, "{}", size_of::<(Key, Kept)>());
     }
 
     #[test]
@@ -682,10 +717,41 @@ mod tests {
             let now_us = key * SECOND_US / 10_000;
             assert!(local.answer_at(&Consume::new(key.to_string(), limit(1)), now_us).unwrap().is_allowed());
         }
-        assert!(local.len() < 30_000, "{}", local.len());
+        assert!(local.len() < 50_000, "{}", local.len());
         // Those that are not full are kept.
         let denied = local.answer_at(&Consume::new("99999", limit(1)), 10 * SECOND_US).unwrap();
         assert_eq!(denied.status, Status::Empty);
+    }
+
+    #[test]
+    fn buckets_in_use_do_not_come_and_go_though_they_are_full_in_between() {
+        let (local, count) = (Local::new(), 20_000);
+        let fast = Limit::per_second(1_000_000).unwrap();
+        let ask = |key: i64, now_us: i64| local.answer_at(&Consume::new(key.to_string(), fast), now_us).unwrap();
+        for key in 0..count {
+            ask(key, key * 25); // half a second for all
+        }
+        assert_eq!(local.len(), 20_000);
+        // A second later others come, and those go.
+        for key in 0..count {
+            ask(-1 - key, 2 * SECOND_US + key * 25);
+        }
+        assert!(local.len() < 35_000, "{}", local.len());
+    }
+
+    #[test]
+    fn keys_of_any_length_are_told_apart() {
+        let local = Local::new();
+        let text = [0_u8, 0, b'k'].repeat(100);
+        let keys = (0..=SHORT + 3).chain([255, 256, 257, 300]).filter_map(|length| text.get(..length));
+        for is_first in [true, false] {
+            for key in keys.clone() {
+                let decision = local.answer_at(&Consume::new(key, limit(1)), 0).unwrap();
+                assert_eq!(decision.is_allowed(), is_first, "{} bytes", key.len());
+            }
+        }
+        assert_eq!(local.len(), keys.count());
+        assert!(matches!(Key::new(&text[..SHORT]), Key::Short { .. }));
     }
 
     #[test]
