@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::limiter::{Buckets, Inner};
-use crate::{Consume, Decision, Error, Limit, Origin, Refund, Status, Tokens};
+use crate::taken::ToTheEnd;
+use crate::{Consume, Decision, Error, Limit, Origin, Status, Tokens};
 
 /// Tokens of one bucket, taken `batch` at a time and spent in this process: for a key
 /// that is asked for more often than one server should answer. From
@@ -23,10 +24,10 @@ use crate::{Consume, Decision, Error, Limit, Origin, Refund, Status, Tokens};
 ///   before the stretch and is spent within it.
 /// - **Too few, for a while.** At most `batch` tokens a lease lie idle, at most
 ///   [`Lease::keep`] long; then, or when the lease is dropped, they go back. A process
-///   that is killed, or drops its lease outside of a tokio runtime, loses what it held:
-///   at most `batch`, once, until the bucket has filled again. So does a batch whose answer
-///   nobody hears: it came after the limiter's time-out, or the call to [`Lease::take`] was
-///   cancelled while it was under way.
+///   that is killed, or drops its lease outside of a tokio runtime, loses what it held or
+///   was being sent: at most `batch`, once, until the bucket has filled again. A batch that
+///   comes late, after the limiter's time-out or when the call to [`Lease::take`] was
+///   cancelled, is held for the next call; what is then more than `batch` goes back.
 /// - **A penalty** that this process observes voids what it holds at once. One that
 ///   another process observed is heard of with the next batch: until then at most
 ///   `batch` calls are made, for at most [`Lease::keep`].
@@ -73,6 +74,8 @@ struct State {
     /// Counts penalties, so that a batch that was under way is void as well.
     voided: u64,
     denied: Option<(Decision, Instant)>,
+    /// Whether the bucket is in this process.
+    is_local: bool,
 }
 
 impl Held {
@@ -96,6 +99,21 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds what came of a batch, unless a penalty came while it was under way. What is
+    /// more than `most` in all is given back as too many.
+    fn add(&self, decision: &Decision, voided: u64, most: u64) -> Added {
+        let mut state = self.state();
+        if state.voided != voided {
+            return Added { batch: state.batch, too_many: 0 };
+        }
+        let added = decision.allowed.min(most.saturating_sub(state.tokens));
+        state.tokens += added;
+        state.batch += 1;
+        state.denied = None;
+        state.is_local = decision.origin == Origin::Local;
+        Added { batch: state.batch, too_many: decision.allowed - added }
+    }
+
     /// Takes what is held, if that is of batch `batch`.
     fn take_all(&self, batch: Option<u64>) -> u64 {
         let mut state = self.state();
@@ -107,6 +125,11 @@ impl Held {
         }
         std::mem::take(&mut state.tokens)
     }
+}
+
+struct Added {
+    batch: u64,
+    too_many: u64,
 }
 
 /// How long tokens are kept if not told.
@@ -147,23 +170,18 @@ impl<B: Buckets> Lease<B> {
         if tokens > u64::from(self.batch) {
             return self.take_with_held(tokens).await;
         }
-        let (held, voided) = {
-            let state = self.held.state();
-            (state.tokens, state.voided)
+        let answer = self.inner.in_time(ToTheEnd::new(self.fetch())).await;
+        let decision = match answer {
+            Ok(decision) => decision,
+            // The call alone is asked for: what did not come from the buckets must not go back to them.
+            Err(error) => return self.inner.instead(&self.request(tokens), error).map(|answered| answered.reply),
         };
-        // No more than makes a batch of what is held: that is the bound on what can be lost.
-        let more = u64::from(self.batch).saturating_sub(held).max(1);
-        let decision = self.inner.consume_batch(&self.request(more).up_to(), &self.request(tokens)).await?;
-        if decision.origin != Origin::Redis {
-            return Ok(decision);
-        }
         if !decision.is_allowed() {
             self.heard(&decision);
             let until = Instant::now().checked_add(decision.wait.unwrap_or(self.keep).min(self.keep));
             self.held.state().denied = until.map(|until| (decision, until));
-            return Ok(Decision { origin: Origin::Lease, ..decision });
+            return Ok(Decision { origin: leased(decision.origin), ..decision });
         }
-        self.hold(decision.allowed, voided);
         match self.spend(tokens) {
             Some(decision) => Ok(decision),
             // Some came, but not enough.
@@ -171,9 +189,44 @@ impl<B: Buckets> Lease<B> {
         }
     }
 
+    /// Asks for a batch and holds it, whoever waits for that.
+    fn fetch(&self) -> impl Future<Output = Result<Decision, Error>> + Send + 'static + use<B> {
+        let (most, keep) = (u64::from(self.batch), self.keep);
+        let (held, voided) = {
+            let state = self.held.state();
+            (state.tokens, state.voided)
+        };
+        // No more than makes a batch of what is held: that is the bound on what can be lost.
+        let request = self.request(most.saturating_sub(held).max(1)).up_to();
+        let (inner, holder) = (Arc::clone(&self.inner), Arc::downgrade(&self.held));
+        async move {
+            let asked = Instant::now();
+            let decision = inner.buckets.ask(&request).await?;
+            if !decision.is_allowed() {
+                return Ok(decision);
+            }
+            let Some(held) = holder.upgrade() else {
+                give_back(&inner, &request.key, decision.allowed, asked).await;
+                return Ok(decision);
+            };
+            let Added { batch, too_many } = held.add(&decision, voided, most);
+            give_back(&inner, &request.key, too_many, asked).await;
+            // Without a runtime there is no timer: they go back with the lease.
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(async move {
+                    tokio::time::sleep(keep).await;
+                    if let Some(held) = holder.upgrade() {
+                        give_back(&inner, &held.key, held.take_all(Some(batch)), Instant::now()).await;
+                    }
+                });
+            }
+            Ok(decision)
+        }
+    }
+
     /// Gives back what is held, and waits until that is done.
     pub async fn give_back(&self) {
-        give_back(&self.inner, &self.held, None).await;
+        give_back(&self.inner, self.held.key(), self.held.take_all(None), Instant::now()).await;
     }
 
     fn request(&self, tokens: u64) -> Consume {
@@ -186,7 +239,7 @@ impl<B: Buckets> Lease<B> {
         // They are set aside meanwhile, or another caller would spend them as well.
         let aside = Aside::take(self, tokens);
         let missing = tokens.saturating_sub(aside.tokens);
-        let decision = self.inner.consume(&self.request(missing)).await?;
+        let decision = self.inner.take(&self.request(missing)).await?.keep();
         self.heard(&decision);
         if decision.is_allowed() {
             aside.spend();
@@ -212,7 +265,7 @@ impl<B: Buckets> Lease<B> {
                 wait: Some(Duration::ZERO),
                 full: Duration::ZERO,
                 status: Status::Granted,
-                origin: Origin::Lease,
+                origin: if state.is_local { Origin::Local } else { Origin::Lease },
             });
         }
         let (decision, until) = state.denied?;
@@ -223,32 +276,13 @@ impl<B: Buckets> Lease<B> {
         };
         // At most what the server told: it may be asked again sooner than that.
         let wait = decision.wait.map(|wait| if wait > self.keep { wait } else { left });
-        Some(Decision { wait, origin: Origin::Lease, ..decision })
+        Some(Decision { wait, origin: leased(decision.origin), ..decision })
     }
+}
 
-    /// Keeps a batch, unless a penalty came while it was under way, and sees that the
-    /// rest of it goes back in time.
-    fn hold(&self, tokens: u64, voided: u64) {
-        let batch = {
-            let mut state = self.held.state();
-            if state.voided != voided {
-                return;
-            }
-            state.tokens += tokens;
-            state.batch += 1;
-            state.denied = None;
-            state.batch
-        };
-        let (inner, held, keep) = (Arc::clone(&self.inner), Arc::downgrade(&self.held), self.keep);
-        // Without a runtime there is no timer: they go back with the lease.
-        let Ok(runtime) = Handle::try_current() else { return };
-        runtime.spawn(async move {
-            tokio::time::sleep(keep).await;
-            if let Some(held) = held.upgrade() {
-                give_back(&inner, &held, Some(batch)).await;
-            }
-        });
-    }
+/// Who decided, where a lease did for the buckets.
+fn leased(origin: Origin) -> Origin {
+    if origin == Origin::Local { origin } else { Origin::Lease }
 }
 
 /// Tokens of a lease that are set aside for a call. What is not spent goes back to the
@@ -280,33 +314,32 @@ impl<B: Buckets> Drop for Aside<'_, B> {
         }
         state.tokens += self.tokens;
         // Their time came while they were set aside.
-        if state.expired == state.batch
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let (inner, held) = (Arc::clone(&self.lease.inner), Arc::clone(&self.lease.held));
-            runtime.spawn(async move { give_back(&inner, &held, None).await });
+        if state.expired == state.batch {
+            let tokens = std::mem::take(&mut state.tokens);
+            give_back_later(&self.lease.inner, self.lease.held.key(), tokens);
         }
     }
-}
-
-/// Gives back what is held of batch `batch`, or of any. What fails is lost.
-async fn give_back<B: Buckets>(inner: &Inner<B>, held: &Held, batch: Option<u64>) {
-    let tokens = held.take_all(batch);
-    if let Some(refund) = refund(held, tokens) {
-        let _ = inner.ask_buckets(&refund).await;
-    }
-}
-
-fn refund(held: &Held, tokens: u64) -> Option<Refund> {
-    (tokens > 0).then(|| Refund::new(held.key(), Tokens::try_from(tokens).unwrap_or(Tokens::MAX)))
 }
 
 impl<B: Buckets> Drop for Lease<B> {
     fn drop(&mut self) {
-        let tokens = self.held.take_all(None);
-        if let (Some(refund), Ok(runtime)) = (refund(&self.held, tokens), Handle::try_current()) {
-            let inner = Arc::clone(&self.inner);
-            runtime.spawn(async move { inner.ask_buckets(&refund).await.map(drop) });
-        }
+        give_back_later(&self.inner, self.held.key(), self.held.take_all(None));
+    }
+}
+
+/// Gives back tokens that were not spent since `since`. What fails is lost.
+async fn give_back<B: Buckets>(inner: &Inner<B>, key: &[u8], tokens: u64, since: Instant) {
+    if tokens > 0 {
+        inner.give_back(key, Tokens::try_from(tokens).unwrap_or(Tokens::MAX), since).await;
+    }
+}
+
+/// The same in the background, where there is a runtime.
+fn give_back_later<B: Buckets>(inner: &Arc<Inner<B>>, key: &[u8], tokens: u64) {
+    if let Ok(runtime) = Handle::try_current()
+        && tokens > 0
+    {
+        let (inner, key) = (Arc::clone(inner), key.to_vec());
+        runtime.spawn(async move { give_back(&inner, &key, tokens, Instant::now()).await });
     }
 }

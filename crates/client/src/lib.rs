@@ -40,6 +40,8 @@ mod limiter;
 mod local;
 mod reply;
 mod request;
+#[cfg(feature = "limiter")]
+mod taken;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -19,7 +19,11 @@ use crate::headers::{Action, Preset, Reader, policy_key};
 use crate::lease::Held;
 use crate::local::{ASK_AGAIN, Answer as _};
 use crate::request::When;
-use crate::{Consume, Decision, Error, Lease, Limit, Local, Origin, Peek, Penalise, RateLimited, Request, Status, Sync, Tokens};
+use crate::taken::{Taken, ToTheEnd};
+use crate::{
+    Consume, Decision, Error, Lease, Limit, Local, Origin, Peek, Penalise, RateLimited, Reading, Refund, Request, Status, Sync,
+    Tokens,
+};
 
 /// Where buckets are: in Redis or in this process. Implement it for a pool whose
 /// connections are taken one by one.
@@ -79,6 +83,9 @@ pub enum WhenAway {
 
 /// A limiter for outbound calls. Cheap to clone; all clones are one.
 ///
+/// A future of its own that is dropped before its call is made, say by a time-out around
+/// it, gives its tokens back in the background, in a tokio runtime.
+///
 /// ```no_run
 /// use std::time::Duration;
 /// use tokenbucket_client::{RateLimiter, Redis, WhenAway};
@@ -128,7 +135,7 @@ impl<B> Clone for RateLimiter<B> {
 
 #[derive(Debug)]
 pub(crate) struct Inner<B> {
-    buckets: B,
+    pub(crate) buckets: B,
     away: Option<Away>,
     known: Known,
     leases: Mutex<Vec<Weak<Held>>>,
@@ -202,13 +209,13 @@ impl<B: Buckets> RateLimiter<B> {
         self
     }
 
-    /// Takes tokens if they are there now.
+    /// Takes tokens if they are there now; 0 of them asks without taking.
     ///
     /// # Errors
     /// [`Error::NotLoaded`] and [`Error::Redis`] for what waiting does not mend. A
     /// denial is a [`Decision`], and so is what was chosen for a Redis that is away.
     pub async fn check(&self, key: impl AsRef<[u8]>, limit: &Limit, tokens: impl Into<Tokens>) -> Result<Decision, Error> {
-        let mut decision = self.inner.consume(&Consume::new(key.as_ref(), *limit).tokens(tokens)).await?;
+        let mut decision = self.inner.take(&Consume::new(key.as_ref(), *limit).tokens(tokens)).await?.keep();
         if decision.wait.is_some_and(|wait| !wait.is_zero()) {
             decision.wait = self.jittered(decision.wait);
         }
@@ -219,7 +226,8 @@ impl<B: Buckets> RateLimiter<B> {
     ///
     /// A slot that was more than 100 ms away (with the jitter) is asked for again when it has come: a
     /// penalty meanwhile has voided it, and a new one is reserved. A slot whose caller
-    /// goes away while it sleeps is not given back.
+    /// goes away while it sleeps is given back, unless a penalty has voided it. Slots behind
+    /// it keep their moments, so at one of those as much more may be called as was given back.
     ///
     /// # Errors
     /// [`Error::RateLimited`] where no slot lies within `max_wait`; else as
@@ -236,17 +244,20 @@ impl<B: Buckets> RateLimiter<B> {
         loop {
             // The first time it is as long as it was asked to be, however long asking takes.
             let left = deadline.map_or(max_wait, |deadline| deadline.saturating_duration_since(tokio::time::Instant::now()));
-            let decision = self.inner.consume(&Consume::new(key, *limit).tokens(tokens).max_wait(left)).await?;
-            let Some(wait) = decision.wait.filter(|_| decision.is_allowed()) else { return Err(self.refusal(&decision)) };
+            let slot = self.inner.take(&Consume::new(key, *limit).tokens(tokens).max_wait(left)).await?;
+            let decision = slot.decision();
+            let Some(wait) = decision.wait.filter(|_| decision.is_allowed()) else { return Err(self.refusal(decision)) };
             if wait.is_zero() {
-                return Ok(decision);
+                return Ok(slot.keep());
             }
             let sleep = self.jittered(Some(wait)).unwrap_or(wait);
             tokio::time::sleep(sleep).await;
             if sleep <= NEAR {
-                return Ok(decision);
+                return Ok(slot.keep());
             }
             let now = self.inner.consume(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
+            // Void or not, from here on it is nobody's to give back.
+            let decision = slot.keep();
             if now.status != Status::Frozen {
                 return Ok(decision);
             }
@@ -262,8 +273,18 @@ impl<B: Buckets> RateLimiter<B> {
     where
         F: Future<Output = T>,
     {
-        let decision = self.inner.consume(&Consume::new(key.as_ref(), *limit)).await?;
+        let decision = self.inner.take(&Consume::new(key.as_ref(), *limit)).await?.keep();
         if decision.is_allowed() { Ok(call().await) } else { Err(self.refusal(&decision)) }
+    }
+
+    /// Gives back tokens of a call that was not made, or the unused part of an estimate.
+    /// The reply is that of [`Refund`].
+    ///
+    /// # Errors
+    /// As [`RateLimiter::check`], and [`Error::Redis`] where Redis is away: then they are
+    /// lost. What did not come from Redis must not go to it: see [`Decision::origin`].
+    pub async fn refund(&self, key: impl AsRef<[u8]>, tokens: impl Into<Tokens>) -> Result<Option<u64>, Error> {
+        self.inner.ask_buckets(&Refund::new(key.as_ref(), tokens)).await
     }
 
     /// How long until one token can be had, without taking it, under the limit that the
@@ -273,9 +294,9 @@ impl<B: Buckets> RateLimiter<B> {
     /// As [`RateLimiter::check`].
     pub async fn wait_for_one(&self, key: impl AsRef<[u8]>) -> Result<Option<Duration>, Error> {
         let answer = self.inner.ask(&Peek::new(key.as_ref())).await?;
-        match answer.origin {
-            Origin::FailOpen => return Ok(Some(Duration::ZERO)),
-            Origin::FailClosed => return Ok(Some(ASK_AGAIN)),
+        match answer.instead {
+            Some(Origin::FailOpen) => return Ok(Some(Duration::ZERO)),
+            Some(Origin::FailClosed) => return Ok(Some(ASK_AGAIN)),
             _ => {}
         }
         let Some(reading) = answer.reply else { return Ok(Some(Duration::ZERO)) };
@@ -334,7 +355,7 @@ impl<B: Buckets> RateLimiter<B> {
                 let _ = inner.tell(&penalty).await;
             }
             for (sync, holds) in syncs {
-                if let Ok(Answered { reply, origin: Origin::Redis }) = inner.tell(&sync).await {
+                if let Ok(Answered { reply, instead: None }) = inner.tell(&sync).await {
                     inner.known.told(&sync, reply.remaining, holds);
                 }
             }
@@ -374,22 +395,43 @@ impl<B: Buckets> RateLimiter<B> {
 /// A reply and who gave it.
 pub(crate) struct Answered<T> {
     pub(crate) reply: T,
-    pub(crate) origin: Origin,
+    /// Who decided in place of the buckets, which are away.
+    pub(crate) instead: Option<Origin>,
 }
 
 impl<B: Buckets> Inner<B> {
-    pub(crate) async fn consume(&self, request: &Consume) -> Result<Decision, Error> {
-        let Answered { reply, origin } = self.ask(request).await?;
-        if origin == Origin::Redis {
-            self.known.heard(request.key(), reply.remaining, KNOWN_FOR);
+    /// Takes tokens for a call; they go back where it is not made.
+    pub(crate) async fn take(self: &Arc<Self>, request: &Consume) -> Result<Taken<B>, Error> {
+        let (inner, request, asked) = (Arc::clone(self), request.clone(), Instant::now());
+        ToTheEnd::new(async move {
+            let Answered { reply, instead } = inner.decide(&request).await?;
+            Ok(Taken::new(inner, request, reply, instead, asked))
+        })
+        .await
+    }
+
+    /// Asks for a decision that takes no tokens.
+    async fn consume(&self, request: &Consume) -> Result<Decision, Error> {
+        Ok(self.decide(request).await?.reply)
+    }
+
+    async fn decide(&self, request: &Consume) -> Result<Answered<Decision>, Error> {
+        let answered = self.ask(request).await?;
+        if answered.instead.is_none() {
+            self.known.heard(request.key(), answered.reply.remaining, KNOWN_FOR);
         }
-        Ok(Decision { origin: if reply.origin == Origin::Local { Origin::Local } else { origin }, ..reply })
+        Ok(answered)
     }
 
     /// Asks the buckets alone, with no say of what was chosen for when they are away.
     pub(crate) async fn ask_buckets<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
-        let Some(away) = &self.away else { return self.buckets.ask(request).await };
-        match tokio::time::timeout(away.time_out, self.buckets.ask(request)).await {
+        self.in_time(self.buckets.ask(request)).await
+    }
+
+    /// A late answer is none, though it may have taken its tokens.
+    pub(crate) async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let Some(away) = &self.away else { return answer.await };
+        match tokio::time::timeout(away.time_out, answer).await {
             Ok(answer) => answer,
             Err(_) => Err(redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)).into()),
         }
@@ -398,29 +440,37 @@ impl<B: Buckets> Inner<B> {
     /// Asks, and does what was chosen where there is no answer.
     async fn ask<R: Request>(&self, request: &R) -> Result<Answered<R::Reply>, Error> {
         match self.ask_buckets(request).await {
-            Ok(reply) => Ok(Answered { reply, origin: Origin::Redis }),
+            Ok(reply) => Ok(Answered { reply, instead: None }),
             Err(error) => self.instead(request, error),
         }
     }
 
     /// What was chosen for an `error` that says that the buckets are away.
-    fn instead<R: Request>(&self, request: &R, error: Error) -> Result<Answered<R::Reply>, Error> {
+    pub(crate) fn instead<R: Request>(&self, request: &R, error: Error) -> Result<Answered<R::Reply>, Error> {
         let Some(away) = self.away.as_ref().filter(|_| error.is_redis_away()) else { return Err(error) };
-        Ok(match (away.mode, &away.fallback) {
-            (WhenAway::FailOpen, _) => Answered { reply: request.without_redis(true), origin: Origin::FailOpen },
-            (WhenAway::Local { share }, Some(fallback)) => {
-                Answered { reply: fallback.answer(&request.share(share))?, origin: Origin::Local }
-            }
-            _ => Answered { reply: request.without_redis(false), origin: Origin::FailClosed },
-        })
+        let (reply, instead) = match (away.mode, &away.fallback) {
+            (WhenAway::FailOpen, _) => (request.without_redis(true), Origin::FailOpen),
+            (WhenAway::Local { share }, Some(fallback)) => (fallback.answer(&request.share(share))?, Origin::Local),
+            _ => (request.without_redis(false), Origin::FailClosed),
+        };
+        Ok(Answered { reply, instead: Some(instead) })
     }
 
-    /// Asks for a whole batch; for the one call alone where the buckets are away, since
-    /// what did not come from them must not go back to them.
-    pub(crate) async fn consume_batch(&self, batch: &Consume, one: &Consume) -> Result<Decision, Error> {
-        match self.ask_buckets(batch).await {
-            Ok(decision) => Ok(Decision { origin: Origin::Redis, ..decision }),
-            Err(error) => self.instead(one, error).map(|answered| answered.reply),
+    /// Gives back tokens that were taken for a moment and not used. What fails is lost.
+    pub(crate) async fn give_back(&self, key: &[u8], tokens: Tokens, slot: Instant) {
+        let Ok(reading) = self.ask_buckets(&Peek::new(key)).await else { return };
+        if !is_void(slot, reading.as_ref()) {
+            let _ = self.ask_buckets(&Refund::new(key, tokens)).await;
+        }
+    }
+
+    /// The same for what the fallback gave.
+    pub(crate) fn give_back_instead(&self, key: &[u8], tokens: Tokens, slot: Instant) {
+        let Some(fallback) = self.away.as_ref().and_then(|away| away.fallback.as_ref()) else { return };
+        if let Ok(reading) = fallback.answer(&Peek::new(key))
+            && !is_void(slot, reading.as_ref())
+        {
+            let _ = fallback.answer(&Refund::new(key, tokens));
         }
     }
 
@@ -439,6 +489,13 @@ impl<B: Buckets> Inner<B> {
             held.void();
         }
     }
+}
+
+/// Whether a penalty that ends after the slot has voided it. What its tokens were worth is
+/// gone then, and a refund would pay for what others have reserved behind the penalty.
+fn is_void(slot: Instant, reading: Option<&Reading>) -> bool {
+    let frozen = reading.map(|reading| reading.frozen).filter(|frozen| !frozen.is_zero());
+    frozen.is_some_and(|frozen| Instant::now().checked_add(frozen).is_none_or(|thaw| slot <= thaw))
 }
 
 /// What this process heard last of each bucket.

@@ -89,6 +89,16 @@ async fn wait(mut condition: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
+async fn a_lease_of_a_bucket_in_this_process_says_so() {
+    let lease = RateLimiter::in_process().lease("hot", &slow(3), 2);
+    for nth in 1..=5 {
+        let decision = lease.take(1).await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.origin), (nth <= 3, Origin::Local), "{nth}");
+        assert!(decision.made_without_redis());
+    }
+}
+
+#[tokio::test]
 async fn more_than_a_batch_and_the_last_of_a_bucket_are_taken_as_they_are() {
     let server = Server::start();
     let limiter = limiter(&server).await;

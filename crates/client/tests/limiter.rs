@@ -40,6 +40,29 @@ async fn check(limiter: &RateLimiter<impl Buckets>, origin: Origin) {
 }
 
 #[tokio::test]
+async fn tokens_are_asked_for_and_given_back() {
+    let mut server = Server::start();
+    let limiter = in_redis(&server).await;
+    ask_and_refund(&limiter).await;
+    ask_and_refund(&RateLimiter::in_process()).await;
+    // What Redis gave does not go to the fallback.
+    let limiter = server.limiter(WhenAway::Local { share: 1.0 });
+    server.kill();
+    assert_eq!(limiter.check("k", &slow(3), 3).await.unwrap().origin, Origin::Local);
+    assert!(limiter.refund("k", 3).await.unwrap_err().is_redis_away());
+    assert_eq!(limiter.check("k", &slow(3), 0).await.unwrap().remaining, 0);
+}
+
+async fn ask_and_refund(limiter: &RateLimiter<impl Buckets>) {
+    assert_eq!(limiter.refund("full", 1).await.unwrap(), None);
+    for tokens in [0, 2, 0] {
+        assert!(limiter.check("refund", &slow(3), tokens).await.unwrap().is_allowed());
+    }
+    assert_eq!(limiter.check("refund", &slow(3), 0).await.unwrap().remaining, 1);
+    assert_eq!(limiter.refund("refund", 1).await.unwrap(), Some(2));
+}
+
+#[tokio::test]
 async fn a_call_is_made_with_a_token_and_never_without() {
     let server = Server::start();
     execute(&in_redis(&server).await).await;
