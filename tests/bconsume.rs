@@ -575,7 +575,7 @@ fn no_more_wait_than_may() {
 
 #[test]
 fn nobody_is_served_while_writes_are_paused() {
-    let server = Server::builder().append_only().start();
+    let server = Server::builder().conf("appendonly yes").conf("appendfsync no").start();
     let mut c = server.connect();
     for mode in ["WRITE", "ALL"] {
         c.ok("FLUSHALL");

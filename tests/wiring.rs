@@ -278,7 +278,7 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
     };
     let all = category(&mut c, "tokenbucket");
     if version >= (7, 4) {
-        let expected = ["tb.consume", "tb.mconsume", "tb.peek", "tb.penalise", "tb.refund", "tb.sync"];
+        let expected = ["tb.bconsume", "tb.consume", "tb.mconsume", "tb.peek", "tb.penalise", "tb.refund", "tb.sync"];
         assert_eq!(all, Some(expected.map(str::to_owned).into()));
     } else if version < (7, 2) {
         assert_eq!(all, None);
@@ -288,7 +288,7 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
         assert!(has("dangerous", "tb.state"));
         assert!(!has("dangerous", "tb.consume"));
         assert!(has("read", "tb.peek") && !has("write", "tb.peek"));
-        for write in ["tb.consume", "tb.mconsume", "tb.penalise", "tb.sync", "tb.refund"] {
+        for write in ["tb.consume", "tb.mconsume", "tb.bconsume", "tb.penalise", "tb.sync", "tb.refund"] {
             assert!(has("write", write) && !has("read", write), "{write}");
         }
     }
