@@ -256,6 +256,29 @@ fn a_user_may_touch_no_other_keys() {
 }
 
 #[test]
+fn a_count_of_keys_that_the_server_cannot_read_opens_no_key() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    let mut limited = user(&server, "~mine:* +@all");
+    assert_eq!(limited.error("TB.MCONSUME 1 other 10 1 1 1").split(' ').next(), Some("NOPERM"));
+    for count in ["01", "001", "00000000000000000000001", "0", "+1", "1.0", "1e0", "-1", "65", "1\0", " 1", ""] {
+        let call = ["TB.MCONSUME", count, "other", "10", "1", "1", "1"];
+        assert_eq!(limited.error_bytes(&call), "ERR numkeys must be a whole number from 1 to 64", "{count:?}");
+    }
+    assert_eq!(admin.int("EXISTS other"), 0);
+    // Whatever is taken for a count here the server has read as the same.
+    for count in ["1", "2", "64"] {
+        let keys: Vec<String> = (0..count.parse().unwrap()).map(|key| format!("mine:{key}")).collect();
+        let limits = keys.iter().flat_map(|_| ["10", "1", "1", "1"].map(str::to_owned));
+        let call: Vec<String> = ["TB.MCONSUME", count].map(str::to_owned).into_iter().chain(keys.clone()).chain(limits).collect();
+        let found =
+            admin.ask_bytes(&["COMMAND", "GETKEYS"].map(str::to_owned).into_iter().chain(call.clone()).collect::<Vec<_>>());
+        assert_eq!(array(found).iter().map(text).collect::<Vec<_>>(), keys);
+        assert_eq!(int(&array(limited.ask_bytes(&call))[0]), 1);
+    }
+}
+
+#[test]
 fn a_user_may_be_given_single_commands() {
     let server = Server::start();
     let mut c = user(&server, "~* +tb.consume +tb.peek");

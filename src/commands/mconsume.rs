@@ -104,7 +104,10 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
 
 fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume>), Error> {
     let count = args.required()?;
-    let count = std::str::from_utf8(count).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    // As the server reads it where it looks for the keys: one that it cannot read ("01")
+    // would have its keys checked by nobody, neither for the user nor for the slot.
+    let digits = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    let count = std::str::from_utf8(count).ok().filter(digits);
     let count = count.and_then(|text| text.parse().ok()).filter(|count| (1..=MAX_KEYS).contains(count));
     let count = count.ok_or(Error::KeyCount { most: MAX_KEYS })?;
     let mut keys: Vec<Word<'call>> = Vec::with_capacity(count);
