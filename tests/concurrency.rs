@@ -3,6 +3,7 @@
 //! when it had the reply; what happened lies in between, however busy the machine
 //! is. So each bound is held against the moments that are the kindest to it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,14 +12,19 @@ use crate::connection::Consumed;
 use crate::server::{Server, wait_as_told};
 
 /// A call, and when it was on its way.
-struct Call {
-    sent: Instant,
-    received: Instant,
-    reply: Consumed,
+pub(crate) struct Call {
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+    pub(crate) reply: Consumed,
 }
 
 /// Runs a client per command; each calls again and again for as long.
 fn hammer(server: &Server, calls: &[&str], time: Duration) -> Vec<Vec<Call>> {
+    hammer_during(server, calls, || thread::sleep(time))
+}
+
+/// Runs a client per command; each calls again and again while `work` goes on.
+pub(crate) fn hammer_during(server: &Server, calls: &[&str], work: impl FnOnce()) -> Vec<Vec<Call>> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let client = |call: &str| {
@@ -32,22 +38,24 @@ fn hammer(server: &Server, calls: &[&str], time: Duration) -> Vec<Vec<Call>> {
             made
         };
         let clients: Vec<_> = calls.iter().map(|call| scope.spawn(move || client(call))).collect();
-        thread::sleep(time);
+        let outcome = catch_unwind(AssertUnwindSafe(work));
         stop.store(true, Relaxed);
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
+        let made = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        made
     })
 }
 
 /// Tokens that were taken, and between which moments they were.
-struct Taken {
-    tokens: f64,
-    from: Instant,
-    until: Instant,
+pub(crate) struct Taken {
+    pub(crate) tokens: f64,
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
 }
 
 /// Over every stretch there is: no more than the capacity and what came in.
 #[track_caller]
-fn assert_never_too_many(mut taken: Vec<Taken>, capacity: f64, rate: f64) {
+pub(crate) fn assert_never_too_many(mut taken: Vec<Taken>, capacity: f64, rate: f64) {
     const JITTER: Duration = Duration::from_millis(1); // of the module's clock
     taken.sort_by_key(|taken| taken.from);
     for (first, begin) in taken.iter().enumerate() {

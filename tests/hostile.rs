@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::connection::{Connection, array, consumed, error_text, field, int, pairs, peeked, text};
+use crate::connection::{Connection, Consumed, array, consumed, error_text, field, int, pairs, peeked, text};
 use crate::forgery::{Blob, SEAL, marks, payload_of, sealed, type_mark};
 use crate::persistence::commands_appended;
 use crate::random::Random;
@@ -23,6 +23,17 @@ use crate::scenarios::{self, Witness};
 use crate::server::{Server, wait_until};
 
 type Command = Vec<Vec<u8>>;
+
+/// A number from the environment: how much is tried, more where there is time, and
+/// from where the random numbers start.
+fn setting(name: &str, otherwise: usize) -> usize {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Random numbers of a test's own; others in each run of `./dev fuzz`.
+fn random(test: u64) -> Random {
+    Random::new(u64::try_from(setting("TOKENBUCKET_SEED", 0)).unwrap().wrapping_mul(1_000).wrapping_add(test))
+}
 
 fn words(command: &str) -> Command {
     command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
@@ -48,6 +59,17 @@ fn ask_all(c: &mut Connection, commands: &[Command]) -> Vec<Value> {
 fn assert_sane(command: &[Vec<u8>], reply: &Value) {
     let what = || format!("{:?}: {reply:?}", command.iter().map(|word| word.escape_ascii().to_string()).collect::<Vec<_>>());
     match command[0].to_ascii_uppercase().as_slice() {
+        b"TB.MCONSUME" => {
+            let mut fields = array(reply.clone());
+            let buckets = array(fields.split_off(5).remove(0));
+            let all = consumed(&Value::Array(fields));
+            let each: Vec<Consumed> = buckets.iter().map(consumed).collect();
+            assert_eq!(each.len().to_string().as_bytes(), command[1], "{}", what());
+            assert!(each.iter().all(|bucket| bucket.remaining >= all.remaining), "{}", what());
+            let last = each.iter().map(|bucket| bucket.wait_ms).max();
+            assert!(all.wait_ms == -1 || Some(all.wait_ms) == last, "{}", what());
+            assert!((all.allowed == 1) == each.iter().all(|bucket| bucket.allowed == 1), "{}", what());
+        }
         b"TB.CONSUME" => {
             let reply = consumed(reply);
             let granted = ["granted", "reserved"].contains(&reply.status.as_str());
@@ -223,7 +245,7 @@ fn a_payload_with_any_bit_flipped_is_refused_or_a_bucket_that_can_be_used() {
 fn a_payload_with_any_byte_replaced_is_refused_or_a_bucket_that_can_be_used() {
     let server = uncompressed();
     let mut c = server.connect();
-    let mut random = Random::new(11);
+    let mut random = random(11);
     for payload in one_of_each_kind(genuine_payloads(&mut c)) {
         let body = &payload[..payload.len() - 8];
         let replaced =
@@ -258,6 +280,24 @@ fn a_payload_cut_short_or_too_long_is_refused() {
         assert_eq!(restore_all(&mut c, &[payload_of(&payload, state)]), (0, 1), "what is forged here is no payload at all");
     }
     assert_unharmed(&server, &mut c);
+}
+
+/// A genuine payload with a few bytes changed, left out or put in, and the checksum
+/// that it then calls for.
+fn damaged(random: &mut Random, genuine: &[Vec<u8>]) -> Vec<u8> {
+    let payload = &genuine[random.below(genuine.len())];
+    let (state, rdb_version) = payload[..payload.len() - 8].split_at(payload.len() - SEAL);
+    let mut state = state.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = STATE - 1 + random.below(state.len() - STATE + 1);
+        let byte = random.next().to_le_bytes()[0];
+        match random.below(3) {
+            0 => drop(state.remove(at)),
+            1 => state.insert(at, byte),
+            _ => state[at] = byte,
+        }
+    }
+    sealed(&[&state, rdb_version].concat())
 }
 
 /// Bytes made as a bucket's are, of numbers that none has.
@@ -311,13 +351,21 @@ fn a_payload_of_random_bytes_or_absurd_numbers_is_refused_or_a_bucket_that_can_b
     let server = uncompressed();
     let mut c = server.connect();
     let genuine = genuine_payloads(&mut c).remove(0);
-    let mut random = Random::new(13);
-    let noise: Vec<_> = (0..2_000).map(|_| payload_of(&genuine, &random.bytes(60))).collect();
-    restore_all(&mut c, &noise);
-    let absurd: Vec<_> =
-        (0..20_000).map(|_| payload_of(&genuine, absurd_state(&mut random, Blob::from(Vec::new())).bytes())).collect();
-    let (refused, usable) = restore_all(&mut c, &absurd);
-    assert!(refused > 1_000 && usable > 1_000, "{refused} refused, {usable} usable");
+    let mut random = random(13);
+    let kinds = one_of_each_kind(genuine_payloads(&mut c));
+    let (mut refused, mut usable, mut left) = (0, 0, setting("TOKENBUCKET_PAYLOADS", 50_000));
+    while left > 0 {
+        let batch = left.min(1_000);
+        let forged = (0..batch).map(|_| match random.below(10) {
+            0 => payload_of(&genuine, &random.bytes(60)),
+            1..4 => damaged(&mut random, &kinds),
+            _ => payload_of(&genuine, absurd_state(&mut random, Blob::from(Vec::new())).bytes()),
+        });
+        let (no, yes) = restore_all(&mut c, &forged.collect::<Vec<_>>());
+        (refused, usable, left) = (refused + no, usable + yes, left - batch);
+    }
+    println!("{refused} payloads were refused, {usable} gave a bucket that served every call");
+    assert!(refused * 20 > usable && usable * 20 > refused, "{refused} refused, {usable} usable");
     assert_unharmed(&server, &mut c);
 }
 
@@ -393,7 +441,7 @@ fn a_blob_with_any_bit_flipped_is_refused_or_a_bucket_that_can_be_used() {
 fn a_blob_of_random_bytes_or_absurd_numbers_is_refused_or_a_bucket_that_can_be_used() {
     let server = Server::start();
     let mut c = server.connect();
-    let mut random = Random::new(17);
+    let mut random = random(17);
     let mut blobs = Vec::new();
     for _ in 0..1_000 {
         blobs.push([&[1][..], &random.bytes(60)].concat());
@@ -692,6 +740,7 @@ fn any_command(random: &mut Random) -> Command {
             "TB.REFUND",
             "TB.PEEK",
             "TB.STATE",
+            "TB.MCONSUME",
         ])
         .to_owned();
     if random.one_in(15) {
@@ -705,6 +754,16 @@ fn any_command(random: &mut Random) -> Command {
             let limit = random.pick(&["10 0.01", "5 1000", "1e12 1e6", "0.5 1e-6", "1000 7"]);
             command.extend(words(limit));
             (0..random.below(4)).for_each(|_| command.push(any_word(random)));
+        }
+        (b"TB.MCONSUME", true) => {
+            let count = 1 + random.below(3);
+            command[1] = count.to_string().into_bytes();
+            (0..count).for_each(|_| command.push(format!("k{}", 4 + random.below(8)).into_bytes()));
+            for _ in 0..count {
+                let limit = random.pick(&["10 0.01 1 1", "5 1000 2 1", "1e12 1e6 1 60", "0.5 1e-6 0 1", "1000 7 2000 3"]);
+                command.extend(words(limit));
+            }
+            (0..random.below(3)).for_each(|_| command.push(any_word(random)));
         }
         (b"TB.PENALISE" | b"TB.REFUND", true) => {
             command.push(random.pick(&["0", "0.01", "1", "7.5", "1000"]).as_bytes().to_vec())
@@ -725,11 +784,6 @@ fn any_command(random: &mut Random) -> Command {
     command
 }
 
-/// How many random commands are sent: more for a soak.
-fn commands_to_send() -> usize {
-    std::env::var("TOKENBUCKET_FUZZ").map_or(20_000, |count| count.parse().unwrap())
-}
-
 #[test]
 fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
     const BATCH: usize = 500;
@@ -737,9 +791,9 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
     let mut c = server.connect();
     c.ok("SET text something");
     c.ask("RPUSH list a b c");
-    let mut random = Random::new(19);
+    let mut random = random(19);
     let (mut answers, mut errors) = (BTreeMap::<String, usize>::new(), BTreeMap::<String, usize>::new());
-    for batch in 0..commands_to_send().div_ceil(BATCH) {
+    for batch in 0..setting("TOKENBUCKET_COMMANDS", 200_000).div_ceil(BATCH) {
         // Every third batch is a transaction.
         let commands: Vec<Command> = (0..BATCH).map(|_| any_command(&mut random)).collect();
         let replies = if batch % 3 == 2 {
@@ -777,7 +831,8 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
             }
         }
     }
-    for name in ["TB.CONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
+    println!("answers: {answers:?}, errors: {errors:?}");
+    for name in ["TB.CONSUME", "TB.MCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
         assert!(answers[name] > 50 && errors[name] > 50, "{name}: {answers:?}, {errors:?}");
     }
     assert_eq!(c.text("GET text"), "something");

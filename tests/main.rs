@@ -16,9 +16,11 @@ mod forgery;
 mod random;
 mod scenarios;
 mod server;
+mod wallclock;
 
 mod arguments;
 mod bconsume;
+mod clocks;
 mod cluster;
 mod concurrency;
 mod consume;

@@ -1,0 +1,104 @@
+//! A primary that is killed and whose replica takes over: what the replica knew is what
+//! is spent. Half of the clients await a replica's confirmation of each call.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ledger::{Kept, Ledger, Sums};
+use crate::load::{Confirmation, Place, ballast, freeze, spending};
+use crate::random::Random;
+use crate::server::{Server, wait_until};
+use crate::{between, rounds};
+
+/// Each half has buckets of its own.
+const AWAITED: &str = ":confirmed";
+const NOT_ASKED_FOR: &str = ":unconfirmed";
+
+const CLIENTS: [(&str, Confirmation); 4] = [
+    (AWAITED, Confirmation::Awaited),
+    (AWAITED, Confirmation::Awaited),
+    (NOT_ASKED_FOR, Confirmation::NotAskedFor),
+    (NOT_ASKED_FOR, Confirmation::NotAskedFor),
+];
+
+/// What a primary had written when it was asked.
+struct Written {
+    asked: Instant,
+    offset: i64,
+}
+
+fn offset(server: &Server, field: &str) -> i64 {
+    server.connect().info("replication", field).parse().unwrap()
+}
+
+/// Makes the replica of a dead primary one, and returns how much of it it had.
+#[track_caller]
+fn promote(replica: &Server) -> i64 {
+    let mut c = replica.connect();
+    // What is on its way is read first.
+    wait_until("the replica to miss its primary", || c.info("replication", "master_link_status") == "down");
+    let had = offset(replica, "slave_repl_offset");
+    c.ok("REPLICAOF NO ONE");
+    had
+}
+
+#[test]
+fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_than_the_tail() {
+    let (mut random, mut confirmed, mut unconfirmed) = (Random::new(43), Sums::default(), Sums::default());
+    let start = || Server::builder().tcp().conf("repl-ping-replica-period 1").start();
+    let (mut primary, mut replica) = (start(), start());
+    ballast(&mut primary.connect());
+    replica.replicate(&primary);
+    for number in 0..rounds() {
+        let round = format!("round{number}");
+        let rounds = [AWAITED, NOT_ASKED_FOR].map(|half| format!("{round}{half}"));
+        let place = Place::of(&primary);
+        let (mut freezes, mut killed, mut written, mut had) = ([vec![], vec![]], Instant::now(), Vec::new(), 0);
+        let mut spent = spending(&place, &round, &CLIENTS, random.next(), || {
+            thread::sleep(between(&mut random, 20, 300));
+            match random.below(3) {
+                // The replica is away for a while, and is sent all or the rest under load.
+                0 => {
+                    replica.kill();
+                    thread::sleep(between(&mut random, 0, 50));
+                    replica.start_again();
+                    replica.replicate(&primary);
+                }
+                1 => {
+                    primary.connect().ask("BGSAVE");
+                }
+                _ => {}
+            }
+            let mut c = primary.connect();
+            freezes = [0, 1].map(|half: usize| freeze(&mut c, &rounds[half]));
+            let end = Instant::now() + between(&mut random, 20, 600);
+            while Instant::now() < end {
+                let asked = Instant::now();
+                written.push(Written { asked, offset: offset(&primary, "master_repl_offset") });
+                thread::sleep(Duration::from_millis(1));
+            }
+            primary.kill();
+            killed = Instant::now();
+            had = promote(&replica);
+            place.move_to(&replica);
+            // The other comes back as a replica, under load.
+            primary.start_again();
+            primary.replicate(&replica);
+            thread::sleep(between(&mut random, 200, 400));
+        });
+        std::mem::swap(&mut primary, &mut replica);
+        let kept = written.iter().rev().find(|written| written.offset <= had).map(|written| written.asked);
+        let [frozen, also_frozen] = freezes;
+        let of_the_rest = spent.split_off(2);
+        for (spent, freezes, half, kept, sums) in [
+            (spent, frozen, 0, Kept::Confirmed, &mut confirmed),
+            (of_the_rest, also_frozen, 1, Kept::Before(kept), &mut unconfirmed),
+        ] {
+            let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed };
+            ledger.drain(&mut primary.connect(), &rounds[half]);
+            ledger.assert_kept(kept, &rounds[half], sums);
+        }
+    }
+    confirmed.report("failover, confirmed by WAIT", rounds());
+    unconfirmed.report("failover, not confirmed", rounds());
+}

@@ -1,0 +1,136 @@
+//! A server that is killed and started again: what its files held is what is spent.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::connection::Connection;
+use crate::ledger::{Kept, Ledger, Sums};
+use crate::load::{Confirmation, Place, ballast, freeze, spending};
+use crate::random::Random;
+use crate::server::Server;
+use crate::{between, rounds};
+
+/// Without a replica there is nothing to await.
+const CLIENTS: [(&str, Confirmation); 4] = [("", Confirmation::NotAskedFor); 4];
+
+/// What the server keeps on disk, and how it is seen how far that got.
+#[derive(Clone, Copy, PartialEq)]
+enum Files {
+    /// An AOF, each write in it before its answer.
+    Always,
+    /// An AOF, within two seconds.
+    EverySecond,
+    /// Snapshots, one after another.
+    Snapshots,
+}
+
+/// How far the files have got, as seen from outside.
+struct Watch {
+    files: Files,
+    saving: Option<Instant>,
+    kept: Option<Instant>,
+}
+
+impl Watch {
+    fn look(&mut self, c: &mut Connection) {
+        let asked = Instant::now();
+        match self.files {
+            Files::Always => {}
+            Files::EverySecond => {
+                if c.info("persistence", "aof_buffer_length") == "0" {
+                    self.kept = Some(asked);
+                }
+            }
+            Files::Snapshots => match self.saving {
+                None => {
+                    c.ask("BGSAVE");
+                    self.saving = Some(asked);
+                }
+                Some(begun) => {
+                    let fields = c.info_fields("persistence");
+                    if fields["rdb_bgsave_in_progress"] == "0" {
+                        assert_eq!(fields["rdb_last_bgsave_status"], "ok");
+                        (self.kept, self.saving) = (Some(begun), None);
+                    }
+                }
+            },
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        if self.files == Files::Always { Kept::All } else { Kept::Before(self.kept) }
+    }
+}
+
+/// What goes on when the kill comes.
+fn begin_something(random: &mut Random, files: Files, c: &mut Connection, server: &Server, replica: &Server) {
+    let what = random.below(4);
+    if what & 1 != 0 && files != Files::Snapshots {
+        c.config_set("aof-use-rdb-preamble", if random.one_in(2) { "yes" } else { "no" });
+        c.ask("BGREWRITEAOF");
+    }
+    if what & 2 != 0 {
+        c.config_set("repl-diskless-sync", if random.one_in(2) { "yes" } else { "no" });
+        replica.connect().ok(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
+    }
+    thread::sleep(between(random, 0, 60));
+}
+
+fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
+    let (mut random, mut sums) = (Random::new(41), Sums::default());
+    let builder = lines.iter().fold(Server::builder().tcp(), |builder, line| builder.conf(*line));
+    let (mut server, replica) = (builder.start(), Server::builder().tcp().start());
+    ballast(&mut server.connect());
+    for number in 0..rounds() {
+        let round = format!("round{number}");
+        let place = Place::of(&server);
+        let mut watch = Watch { files, saving: None, kept: None };
+        let (mut freezes, mut killed) = (Vec::new(), Instant::now());
+        let spent = spending(&place, &round, &CLIENTS, random.next(), || {
+            let mut c = server.connect();
+            let mut frozen_from = Some(Instant::now() + between(&mut random, 20, 400));
+            let end = Instant::now() + between(&mut random, 100, 900);
+            while Instant::now() < end {
+                watch.look(&mut c);
+                if frozen_from.is_some_and(|from| from <= Instant::now()) {
+                    freezes = freeze(&mut c, &round);
+                    frozen_from = None;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            begin_something(&mut random, files, &mut c, &server, &replica);
+            server.kill();
+            killed = Instant::now();
+            // Now and then for so long that what refills is full.
+            let pause = if random.one_in(4) { between(&mut random, 1_000, 1_500) } else { between(&mut random, 0, 100) };
+            thread::sleep(pause);
+            server.start_again();
+            thread::sleep(between(&mut random, 200, 500));
+        });
+        replica.connect().ok("REPLICAOF NO ONE");
+        assert_eq!(replica.connect().ask("FLUSHALL ASYNC"), Value::Okay);
+        let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed };
+        ledger.drain(&mut server.connect(), &round);
+        ledger.assert_kept(watch.kept(), &round, &mut sums);
+    }
+    sums.report(what, rounds());
+    let log = server.log();
+    assert!(!log.contains("REDIS BUG REPORT"), "{log}");
+}
+
+#[test]
+fn with_an_append_only_file_always_synced_a_kill_grants_nothing_twice() {
+    kill_and_start_again("AOF always", Files::Always, &["appendonly yes", "appendfsync always"]);
+}
+
+#[test]
+fn with_an_append_only_file_synced_every_second_a_kill_grants_no_more_than_its_tail_twice() {
+    kill_and_start_again("AOF everysec", Files::EverySecond, &["appendonly yes", "appendfsync everysec"]);
+}
+
+#[test]
+fn with_snapshots_a_kill_grants_no_more_than_came_since_the_last_one_twice() {
+    kill_and_start_again("snapshots", Files::Snapshots, &[]);
+}
