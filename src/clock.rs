@@ -39,14 +39,14 @@ pub(crate) enum When {
 /// The time, for the one command that is being run.
 #[inline]
 pub(crate) fn now_us() -> i64 {
-    CLOCK.with(|clock| clock.read(time::monotonic_us(), time::wall_us()))
+    CLOCK.with(Clock::read_system)
 }
 
 /// Takes in a clock that came with data: starts no earlier, if it is at most a day
 /// ahead. Returns by how many microseconds the data is to be shifted otherwise.
 pub(crate) fn receive(sender_us: i64) -> i64 {
     CLOCK.with(|clock| {
-        clock.read(time::monotonic_us(), time::wall_us());
+        clock.read_system();
         clock.follow(sender_us)
     })
 }
@@ -59,6 +59,15 @@ impl When {
 }
 
 impl Clock {
+    /// The wall clock first: a server that is held up between the two reads it too early,
+    /// and the next reading makes up for it. The other way round the time would be counted
+    /// twice, and this clock be ahead for ever.
+    #[inline]
+    fn read_system(&mut self) -> i64 {
+        let wall_us = time::wall_us();
+        self.read(time::monotonic_us(), wall_us)
+    }
+
     #[inline]
     fn read(&mut self, monotonic_us: i64, wall_us: i64) -> i64 {
         let passed_us = monotonic_us.saturating_sub(self.monotonic_us).max(0);

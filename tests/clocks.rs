@@ -176,6 +176,28 @@ fn a_wall_clock_that_wobbles_grants_no_more_than_it_wobbles_and_stalls_nothing()
     assert_never_too_many(taken, 20.0 + slack, 1_000.0);
 }
 
+// ---- held up
+
+#[test]
+fn a_server_that_is_held_up_while_it_reads_its_clocks_counts_no_time_twice() {
+    let clock = WallClock::new();
+    let server = server_with(&clock);
+    let mut c = server.connect();
+    let begun = Instant::now();
+    c.take("k 10000 1000 10000");
+    for _ in 0..3 {
+        clock.hold_up(20_000);
+        c.consume("k 10000 1000 0");
+        clock.hold_up(0);
+        c.consume("k 10000 1000 0");
+    }
+    let granted = c.consume("k 10000 1000 10000 UPTO").allowed;
+    let most = begun.elapsed().as_secs_f64() * 1_000.0;
+    #[allow(clippy::cast_precision_loss)] // some thousand
+    let granted = granted as f64;
+    assert!(granted <= most, "{granted} tokens, {most} have come in");
+}
+
 // ---- a replica with another clock
 
 #[test]

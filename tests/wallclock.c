@@ -1,7 +1,8 @@
 /* A wall clock that a test moves. Preloaded into one server, it adds to every reading
- * of the wall clock what the file named by WALL_CLOCK says: two numbers of 64 bits, the
- * shift and the most that a reading wobbles by, in microseconds. The file is mapped, so
- * a change of it is seen by the next reading. The monotonic clock is left alone.
+ * of the wall clock what the file named by WALL_CLOCK says: numbers of 64 bits, the
+ * shift and the most that a reading wobbles by, in microseconds; and a third, for how long
+ * whoever reads it is held up before. The file is mapped, so a change of it is seen by
+ * the next reading. The monotonic clock is left alone.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,6 +17,7 @@
 struct wall_clock {
     volatile int64_t shift_us;
     volatile int64_t wobble_us;
+    volatile int64_t hold_up_us;
 };
 
 /* Other libraries may read the clock before this one is ready. */
@@ -44,8 +46,10 @@ static int64_t wobble(int64_t most) {
 
 int clock_gettime(clockid_t id, struct timespec *now) {
     /* The system call, not the next library's: nothing to look up, nothing to loop. */
+    int is_wall = id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE;
+    if (is_wall && wall_clock->hold_up_us > 0) usleep((useconds_t)wall_clock->hold_up_us);
     int result = (int)syscall(SYS_clock_gettime, id, now);
-    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
+    if (is_wall && result == 0) {
         int64_t us = now->tv_sec * 1000000 + now->tv_nsec / 1000;
         us += wall_clock->shift_us + wobble(wall_clock->wobble_us);
         now->tv_nsec = us % 1000000 * 1000 + now->tv_nsec % 1000;

@@ -25,6 +25,7 @@ impl WallClock {
         let clock = Self { dir, file };
         clock.shift(0);
         clock.wobble(0);
+        clock.hold_up(0);
         clock
     }
 
@@ -43,6 +44,11 @@ impl WallClock {
     /// Every reading is off by up to so much, either way.
     pub(crate) fn wobble(&self, most_us: i64) {
         self.file.write_all_at(&most_us.to_ne_bytes(), 8).unwrap();
+    }
+
+    /// Whoever reads it is held up for so long before, as on a machine that is busy.
+    pub(crate) fn hold_up(&self, us: i64) {
+        self.file.write_all_at(&us.to_ne_bytes(), 16).unwrap();
     }
 }
 
