@@ -784,21 +784,25 @@ fn any_command(random: &mut Random) -> Command {
     command
 }
 
-#[test]
-fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
+/// How often each command was answered, and how often with an error.
+#[derive(Default, Debug)]
+struct Tally {
+    answers: BTreeMap<String, usize>,
+    errors: BTreeMap<String, usize>,
+}
+
+/// Sends so many random commands, each of which is answered as it may be: sanely, or
+/// with an error that begins in one of these ways.
+#[track_caller]
+fn barrage(c: &mut Connection, random: &mut Random, count: usize, errors: &[&str]) -> Tally {
     const BATCH: usize = 500;
-    let server = Server::start();
-    let mut c = server.connect();
-    c.ok("SET text something");
-    c.ask("RPUSH list a b c");
-    let mut random = random(19);
-    let (mut answers, mut errors) = (BTreeMap::<String, usize>::new(), BTreeMap::<String, usize>::new());
-    for batch in 0..setting("TOKENBUCKET_COMMANDS", 200_000).div_ceil(BATCH) {
+    let mut tally = Tally::default();
+    for batch in 0..count.div_ceil(BATCH) {
         // Every third batch is a transaction.
-        let commands: Vec<Command> = (0..BATCH).map(|_| any_command(&mut random)).collect();
+        let commands: Vec<Command> = (0..BATCH).map(|_| any_command(random)).collect();
         let replies = if batch % 3 == 2 {
             c.ok("MULTI");
-            let queued = ask_all(&mut c, &commands);
+            let queued = ask_all(c, &commands);
             let known = queued.iter().zip(&commands).filter(|(reply, _)| error_text(reply).is_none());
             let known: Vec<Command> = known.map(|(_, command)| command.clone()).collect();
             let refused = known.len() < commands.len();
@@ -806,13 +810,13 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
             if refused {
                 assert!(error_text(&executed).unwrap().starts_with("EXECABORT"), "{executed:?}");
                 c.ok("MULTI");
-                ask_all(&mut c, &known);
+                ask_all(c, &known);
                 known.into_iter().zip(array(c.ask("EXEC"))).collect()
             } else {
                 known.into_iter().zip(array(executed)).collect::<Vec<_>>()
             }
         } else {
-            let replies = ask_all(&mut c, &commands);
+            let replies = ask_all(c, &commands);
             commands.into_iter().zip(replies).collect()
         };
         assert_eq!(c.text("ECHO in-step"), "in-step");
@@ -821,19 +825,29 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
             match error_text(&reply) {
                 None => {
                     assert_sane(&command, &reply);
-                    *answers.entry(name).or_default() += 1;
+                    *tally.answers.entry(name).or_default() += 1;
                 }
                 Some(error) => {
-                    assert!(error.starts_with("ERR ") || error.starts_with("WRONGTYPE "), "{error}");
+                    assert!(errors.iter().any(|begin| error.starts_with(begin)), "{error}");
                     assert!(!error.contains("internal") && error.len() < 300, "{error}");
-                    *errors.entry(name).or_default() += 1;
+                    *tally.errors.entry(name).or_default() += 1;
                 }
             }
         }
     }
-    println!("answers: {answers:?}, errors: {errors:?}");
+    tally
+}
+
+#[test]
+fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.ok("SET text something");
+    c.ask("RPUSH list a b c");
+    let tally = barrage(&mut c, &mut random(19), setting("TOKENBUCKET_COMMANDS", 200_000), &["ERR ", "WRONGTYPE "]);
+    println!("{tally:?}");
     for name in ["TB.CONSUME", "TB.MCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
-        assert!(answers[name] > 50 && errors[name] > 50, "{name}: {answers:?}, {errors:?}");
+        assert!(tally.answers[name] > 50 && tally.errors[name] > 50, "{name}: {tally:?}");
     }
     assert_eq!(c.text("GET text"), "something");
     assert_eq!(c.int("LLEN list"), 3);
@@ -841,6 +855,108 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
     c.ok("DEBUG RELOAD");
     assert_unharmed(&server, &mut c);
 }
+
+#[test]
+fn under_valgrind_random_commands_and_forged_payloads_touch_no_memory_that_is_not_theirs() {
+    // The server's allocator is one that valgrind has to be told of.
+    let valgrind = ["valgrind", "--quiet", "--error-exitcode=99", "--exit-on-first-error=yes", "--leak-check=no"];
+    let valgrind = [&valgrind[..], &["--soname-synonyms=somalloc=*jemalloc*"]].concat();
+    let mut server = Server::builder().conf("rdbcompression no").under(&valgrind).start();
+    let mut c = server.connect();
+    let mut random = random(23);
+    barrage(&mut c, &mut random, setting("TOKENBUCKET_VALGRIND", 3_000), &["ERR ", "WRONGTYPE "]);
+    let kinds = one_of_each_kind(genuine_payloads(&mut c));
+    let forged: Vec<_> = (0..setting("TOKENBUCKET_VALGRIND", 3_000) / 3)
+        .map(|number| match number % 2 {
+            0 => damaged(&mut random, &kinds),
+            _ => payload_of(&kinds[0], absurd_state(&mut random, Blob::from(Vec::new())).bytes()),
+        })
+        .collect();
+    restore_all(&mut c, &forged);
+    c.ok("DEBUG RELOAD");
+    c.ok("FLUSHALL ASYNC");
+    assert_unharmed(&server, &mut c);
+    server.shut_down("NOSAVE"); // and ends as one that has found nothing
+}
+
+#[test]
+fn memory_that_runs_out_at_any_step_is_an_error_and_damages_nothing() {
+    let mut random = random(29);
+    for policy in ["noeviction", "allkeys-lru", "allkeys-random", "volatile-ttl", "volatile-lfu", "volatile-random"] {
+        let server = Server::builder().conf(format!("maxmemory-policy {policy}")).start();
+        let mut c = server.connect();
+        let old: Vec<String> = (0..20).map(|number| format!("old{number}")).collect();
+        old.iter().for_each(|key| drop(c.take(&format!("{key} 1e6 1e-2"))));
+        let mut refused = false;
+        for _ in 0..40 {
+            // A little more than is used, or a little less.
+            let used = c.info("memory", "used_memory").parse::<usize>().unwrap();
+            let most = used + random.below(60_000) - 30_000;
+            c.config_set("maxmemory", &most.to_string());
+            let errors = if policy == "noeviction" || random.one_in(2) { &["ERR ", "WRONGTYPE ", "OOM "][..] } else { &[""] };
+            barrage(&mut c, &mut random, 500, errors);
+            refused |= error_text(&c.ask(&format!("TB.CONSUME new{} 10 1e-2", random.below(1_000)))).is_some();
+            if policy == "noeviction" {
+                for key in &old {
+                    assert_eq!(c.take(&format!("{key} 1e6 1e-2")).status, "granted");
+                }
+            }
+        }
+        c.config_set("maxmemory", "0");
+        if policy == "noeviction" {
+            assert!(refused, "memory never ran out");
+            old.iter().for_each(|key| assert_eq!(c.peek(key).tokens().split('.').next(), Some("999959"), "{key}"));
+        }
+        c.ok("DEBUG RELOAD");
+        assert_unharmed(&server, &mut c);
+    }
+}
+
+#[test]
+fn keys_and_arguments_of_any_size_are_taken_or_refused() {
+    const LARGE: usize = 16 << 20;
+    let server = Server::start();
+    let mut c = server.connect();
+    for key in [Vec::new(), vec![0], vec![0xff; 65_536], vec![b'%'; LARGE]] {
+        for call in [
+            "TB.CONSUME k 10 1e-8 4",
+            "TB.MCONSUME 1 k 10 1e-8 1 1",
+            "TB.SYNC k 3",
+            "TB.REFUND k 1",
+            "TB.PENALISE k 9",
+            "TB.PEEK k",
+        ] {
+            let mut command = words(call);
+            let place = command.iter().position(|word| word == b"k").unwrap();
+            command[place].clone_from(&key);
+            assert_eq!(error_text(&c.ask_bytes(&command)), None, "{call}, a key of {} bytes", key.len());
+        }
+        assert_eq!(c.ask_bytes(&[&b"DEL"[..], &key]), Value::Int(1));
+    }
+    for call in CALLS {
+        for word in [vec![b'1'; LARGE], vec![b'x'; LARGE], vec![0; LARGE]] {
+            for place in (1..words(call).len()).filter(|place| words(call)[*place] != b"k") {
+                let mut command = words(call);
+                command[place].clone_from(&word);
+                let error = c.error_bytes(&command);
+                assert!(error.len() < 300, "{call}: {error}");
+            }
+        }
+        let many = words(call).into_iter().chain(std::iter::repeat_n(b"PER".to_vec(), 100_000));
+        assert!(c.error_bytes(&many.collect::<Vec<_>>()).starts_with("ERR"), "{call}");
+    }
+    assert_eq!(c.int("DBSIZE"), 0);
+    assert_unharmed(&server, &mut c);
+}
+
+/// A call of each command with all that it takes.
+const CALLS: [&str; 5] = [
+    "TB.CONSUME k 10 1 1 PER 1 MAXWAIT 5",
+    "TB.MCONSUME 1 k 10 1 1 1 MAXWAIT 5",
+    "TB.PENALISE k UNTIL 5",
+    "TB.SYNC k 5 LIMIT 3 RESET 5 TOLERANCE 2",
+    "TB.REFUND k 5",
+];
 
 // ---- clients and operators
 

@@ -34,6 +34,7 @@ mod persistence;
 mod refund;
 mod replication;
 mod sync;
+mod versions;
 mod wiring;
 
 /// How much less of a duration may be left than it began with: the time a test

@@ -48,6 +48,7 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
     let start = || Server::builder().tcp().conf("repl-ping-replica-period 1").start();
     let (mut primary, mut replica) = (start(), start());
     ballast(&mut primary.connect());
+    replica.add_conf(&format!("replicaof 127.0.0.1 {}", primary.port()));
     replica.replicate(&primary);
     for number in 0..rounds() {
         let round = format!("round{number}");
@@ -62,7 +63,7 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
                     replica.kill();
                     thread::sleep(between(&mut random, 0, 50));
                     replica.start_again();
-                    replica.replicate(&primary);
+                    replica.wait_for_sync(&primary);
                 }
                 1 => {
                     primary.connect().ask("BGSAVE");
@@ -81,9 +82,11 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
             killed = Instant::now();
             had = promote(&replica);
             place.move_to(&replica);
-            // The other comes back as a replica, under load.
+            // The other comes back under load, as a replica from its first moment: a primary
+            // that comes back as one, and empty, would grant to whoever still knows it.
+            primary.add_conf(&format!("replicaof 127.0.0.1 {}", replica.port()));
             primary.start_again();
-            primary.replicate(&replica);
+            primary.wait_for_sync(&replica);
             thread::sleep(between(&mut random, 200, 400));
         });
         std::mem::swap(&mut primary, &mut replica);

@@ -165,8 +165,9 @@ impl Ledger {
     /// Whether it was granted before the kill, and the files or the replica may not
     /// know of it.
     fn may_be_lost(&self, spent: &Spent, kept: Kept) -> bool {
-        let before_the_kill = spent.answered.filter(|answered| *answered <= self.killed);
-        before_the_kill.is_some_and(|answered| !kept.covers(answered, spent.confirmed))
+        // The answer may have lain there for a while before the client got to read it.
+        let answered = spent.answered.filter(|_| spent.sent <= self.killed);
+        answered.is_some_and(|answered| !kept.covers(answered, spent.confirmed))
     }
 
     fn assert_freeze(&self, freeze: &Freeze, kept: Kept, round: &str, sums: &mut Sums) {
@@ -185,7 +186,11 @@ impl Ledger {
             assert!(freeze.budget != FROZEN, "{round}: {name} was granted {passed:?} after it was penalised");
             // What refilled since the thaw, and no burst.
             let most = rate * passed.saturating_sub(FREEZE).as_secs_f64();
-            assert!(tokens <= most, "{round}: {tokens} tokens of {name} {passed:?} after it was frozen for {FREEZE:?}");
+            let killed = self.killed.saturating_duration_since(freeze.sent);
+            assert!(
+                tokens <= most,
+                "{round}: {tokens} tokens of {name} {passed:?} after it was frozen for {FREEZE:?}, killed after {killed:?}"
+            );
         }
     }
 }

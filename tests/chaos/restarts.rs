@@ -85,6 +85,9 @@ fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
     ballast(&mut server.connect());
     for number in 0..rounds() {
         let round = format!("round{number}");
+        if files != Files::Snapshots && number % 10 == 9 {
+            server.connect().ask("BGREWRITEAOF"); // else it has all rounds to load
+        }
         let place = Place::of(&server);
         let mut watch = Watch { files, saving: None, kept: None };
         let (mut freezes, mut killed) = (Vec::new(), Instant::now());
