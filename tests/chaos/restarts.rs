@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, error_text};
 use crate::ledger::{Kept, Ledger, Sums};
 use crate::load::{Confirmation, Place, ballast, freeze, spending};
 use crate::random::Random;
@@ -45,8 +45,8 @@ impl Watch {
             }
             Files::Snapshots => match self.saving {
                 None => {
-                    c.ask("BGSAVE");
-                    self.saving = Some(asked);
+                    // Refused while one for a replica is being made.
+                    self.saving = Some(asked).filter(|_| error_text(&c.ask("BGSAVE")).is_none());
                 }
                 Some(begun) => {
                     let fields = c.info_fields("persistence");
