@@ -5,6 +5,7 @@
  * the next reading. The monotonic clock is left alone.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -72,4 +73,12 @@ time_t time(time_t *now) {
     clock_gettime(CLOCK_REALTIME, &time);
     if (now) *now = time.tv_sec;
     return time.tv_sec;
+}
+
+/* Valkey looks for a module's symbols in the module's own libraries first, and so past
+ * this one. */
+void *dlopen(const char *file, int flags) {
+    void *(*next)(const char *, int);
+    *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    return next(file, flags & ~RTLD_DEEPBIND);
 }

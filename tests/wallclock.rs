@@ -69,7 +69,7 @@ fn preloaded() -> &'static Path {
         // Moved into place: another run of the tests may be using the old one.
         let fresh = library.with_extension(std::process::id().to_string());
         let mut cc = Command::new("cc");
-        cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&fresh).arg(source);
+        cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&fresh).arg(source).arg("-ldl");
         assert!(cc.status().expect("a C compiler").success(), "{cc:?}");
         fs::rename(&fresh, &library).unwrap();
         library
