@@ -80,8 +80,100 @@ const fn word(status: Status) -> &'static str {
 
 #[inline]
 fn write_decision(to: &Context, decision: &Decision) {
-    to.reply_array(5);
-    write_figures(to, decision, word(decision.status));
+    let mut reply = Protocol::NOTHING;
+    reply.decision(decision);
+    if !to.reply_whole(reply.as_bytes()) {
+        to.reply_array(5);
+        write_figures(to, decision, word(decision.status));
+    }
+}
+
+/// 00 to 99.
+#[expect(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "evaluated by the compiler")]
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut i = 0;
+    while i < 100 {
+        pairs[i] = [b'0' + (i / 10) as u8, b'0' + (i % 10) as u8];
+        i += 1;
+    }
+    pairs
+};
+
+/// A reply as the protocol has it.
+struct Protocol {
+    bytes: [u8; Self::ROOM],
+    len: usize,
+}
+
+impl Protocol {
+    /// Above the length of any reply: a head, four numbers and the longest word.
+    const ROOM: usize = 128;
+    /// No number has more digits.
+    const DIGITS: usize = 20;
+
+    const NOTHING: Self = Self { bytes: [0; Self::ROOM], len: 0 };
+
+    /// What [`write_figures`] writes, in an array.
+    #[inline]
+    fn decision(&mut self, decision: &Decision) {
+        self.push(b"*5\r\n", 4);
+        self.number(decision.allowed);
+        self.number(decision.remaining);
+        match decision.wait_us {
+            Some(wait_us) => self.number(wait_us.div_ceil(1000)),
+            None => self.push(b":-1\r\n", 5),
+        }
+        self.number(decision.full_us.div_ceil(1000));
+        match decision.status {
+            Status::Granted => self.push(b"$7\r\ngranted\r\n", 13),
+            Status::Reserved => self.push(b"$8\r\nreserved\r\n", 14),
+            Status::Never => self.push(b"$5\r\nnever\r\n", 11),
+            Status::Frozen => self.push(b"$6\r\nfrozen\r\n", 12),
+            Status::Window => self.push(b"$6\r\nwindow\r\n", 12),
+            Status::Empty => self.push(b"$5\r\nempty\r\n", 11),
+        }
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    #[inline]
+    fn number(&mut self, number: u64) {
+        if let Ok(digit @ 0..=9) = u8::try_from(number) {
+            return self.push(&[b':', b'0' + digit, b'\r', b'\n'], 4); // two of three are
+        }
+        // From the last two to the first, then all at once: what follows them is written over.
+        let mut digits = [0; 2 * Self::DIGITS];
+        let (mut rest, mut start) = (number, Self::DIGITS);
+        while let Some(place) = digits.get_mut(..start).and_then(<[u8]>::last_chunk_mut)
+            && let Some(pair) = PAIRS.get(usize::from((rest % 100).to_le_bytes()[0]))
+            && rest > 0
+        {
+            *place = *pair;
+            rest /= 100;
+            start -= 2;
+        }
+        if digits.get(start) == Some(&b'0') {
+            start += 1;
+        }
+        self.push(b":", 1);
+        if let Some(digits) = digits.get(start..).and_then(<[u8]>::first_chunk) {
+            self.push::<{ Self::DIGITS }>(digits, Self::DIGITS - start);
+        }
+        self.push(b"\r\n", 2);
+    }
+
+    /// The first `len` of `text`, all of which is written.
+    #[inline]
+    fn push<const N: usize>(&mut self, text: &[u8; N], len: usize) {
+        if let Some(place) = self.bytes.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut) {
+            *place = *text;
+            self.len += len;
+        }
+    }
 }
 
 #[inline]
@@ -147,6 +239,26 @@ fn decimal(millionths: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_reply_is_what_its_parts_are() {
+        let powers = (0..19).map(|power| 10_u64.pow(power));
+        let numbers: Vec<u64> = powers.flat_map(|n| [n - 1, n, n + 1, n * 9]).chain([u64::MAX]).collect();
+        let statuses =
+            [Status::Granted, Status::Reserved, Status::Never, Status::Frozen, Status::Window, Status::Empty].into_iter().cycle();
+        for (number, status) in numbers.into_iter().flat_map(|number| [number; 6]).zip(statuses) {
+            for wait_us in [None, Some(0), Some(number)] {
+                let decision = Decision { status, allowed: number, remaining: number / 7, wait_us, full_us: number / 3 };
+                let wait = wait_us.map_or(-1, |us| i128::from(us.div_ceil(1000)));
+                let (full, word) = (decision.full_us.div_ceil(1000), word(status));
+                let expected =
+                    format!("*5\r\n:{number}\r\n:{}\r\n:{wait}\r\n:{full}\r\n${}\r\n{word}\r\n", number / 7, word.len());
+                let mut reply = Protocol::NOTHING;
+                reply.decision(&decision);
+                assert_eq!(String::from_utf8_lossy(reply.as_bytes()), expected);
+            }
+        }
+    }
 
     #[test]
     fn decimals_are_plain_and_short() {

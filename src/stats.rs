@@ -53,7 +53,7 @@ pub(crate) static WAITS_TIMED_OUT: Counter = Counter::new(c"waits_timed_out");
 /// Clients that were answered at once, because max-waiting others waited.
 pub(crate) static WAITS_REFUSED: Counter = Counter::new(c"waits_refused");
 /// Buckets that were given another limit.
-static LIMIT_CHANGES: Counter = Counter::new(c"limit_changes");
+pub(crate) static LIMIT_CHANGES: Counter = Counter::new(c"limit_changes");
 
 /// All of them, in the order of INFO.
 pub(crate) static COUNTERS: [&Counter; 16] = [

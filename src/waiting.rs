@@ -113,9 +113,17 @@ pub(crate) fn consume(
     call: &Consume,
     now_us: i64,
 ) -> Result<(Decision, Effect), DebtTooLong> {
-    if !is_anybody() {
-        return bucket.consume(call, now_us);
-    }
+    if is_anybody() { consume_behind(context, key, bucket, call, now_us) } else { bucket.consume(call, now_us) }
+}
+
+#[cold]
+fn consume_behind(
+    context: &Context,
+    key: Word<'_>,
+    bucket: &mut Bucket,
+    call: &Consume,
+    now_us: i64,
+) -> Result<(Decision, Effect), DebtTooLong> {
     let database = context.database();
     ROOM.with(|room| match room.find(database, key).and_then(|id| room.lines.get(&id)) {
         Some(line) => bucket.consume_behind(call, &line.queue, now_us),

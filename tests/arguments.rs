@@ -591,3 +591,48 @@ fn a_request_is_parsed_whole_before_its_key_is_opened() {
     assert_eq!(c.error("TB.REFUND k x"), TOKENS);
     assert!(c.error("TB.CONSUME k 1 1").starts_with("WRONGTYPE"));
 }
+
+#[test]
+fn a_limit_is_read_as_it_is_written_whatever_was_read_before() {
+    let server = Server::start();
+    let mut c = server.connect();
+    // Before anything was read, and after what looks like it.
+    for before in ["", "TB.CONSUME k 1 11", "TB.CONSUME k 11 1"] {
+        if !before.is_empty() {
+            c.ask(before);
+        }
+        for (capacity, rate) in [("", ""), ("1", "1x"), ("1x", "1"), ("11", ""), ("", "11"), ("111", "")] {
+            let error = c.error_bytes(&["TB.CONSUME", "k", capacity, rate]);
+            assert!(error.starts_with("ERR "), "{capacity:?} {rate:?}: {error}");
+        }
+    }
+    let mut limit = |call: &str| {
+        c.ask("DEL k");
+        c.take(&format!("k {call}"));
+        let peeked = c.peek("k");
+        let (capacity, rate, per) = peeked.limit();
+        format!("{capacity} {rate} {per}")
+    };
+    for _ in 0..2 {
+        for (call, expected) in [
+            ("1 11", "1 11 1"),
+            ("11 1", "11 1 1"),
+            ("11 1 PER 60", "11 1 60"),
+            ("11 1 PER 61", "11 1 61"),
+            ("11 1", "11 1 1"),
+            ("12 1", "12 1 1"),
+            ("12 0.5", "12 1 2"),
+            ("00000000000000000000000000000000000000000000000012 0.5", "12 1 2"),
+            ("00000000000000000000000000000000000000000000000013 0.5", "13 1 2"),
+        ] {
+            assert_eq!(limit(call), expected, "{call}");
+        }
+    }
+    // What was in range is not for ever.
+    let mut c = server.connect();
+    c.take("other 12 0.5");
+    c.config_set("tokenbucket.max-fill-time", "23");
+    assert!(c.error("TB.CONSUME other 12 0.5").contains("23"), "the old setting holds");
+    c.config_set("tokenbucket.max-fill-time", "24");
+    c.take("other 12 0.5");
+}

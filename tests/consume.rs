@@ -939,3 +939,47 @@ fn an_expired_bucket_is_full() {
     wait_until("the bucket to expire", || c.int("EXISTS k") == 0);
     assert_eq!(c.take("k 5 1e-8").remaining, 4);
 }
+
+#[test]
+fn a_reply_is_the_same_where_the_server_takes_it_only_in_parts() {
+    let (whole, parts) = (Server::start(), Server::builder().conf("rename-command COMMAND \"\"").start());
+    let (mut whole, mut parts) = (whole.connect(), parts.connect());
+    for (i, call) in [
+        "1 1 0",
+        "1 1",
+        "10 1 10",
+        "1000000000000 1e-6 0",
+        "3155760000 1 3155760000",
+        "1000000000000 1e12 999999999999 UPTO",
+        "12345678 100 2345678.9 UPTO",
+        "1 1 2",
+        "1e12 1e12 1e12 FORCE",
+        "1 0.001 1000000 FORCE",
+        "1 0.000001 3155 FORCE",
+        "5 7 2 PER 31622400 MAXWAIT 5",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Of new buckets, so that no time has passed that differs.
+        let command = format!("TB.CONSUME k{i} {call}");
+        assert_eq!(whole.wire(&command), parts.wire(&command), "{command}");
+    }
+    for (setup, call) in [
+        ("TB.CONSUME k 10 1e-5 10", "10 1e-5"),
+        ("TB.CONSUME k 10 1e-5 10", "10 1e-5 MAXWAIT 31622400"),
+        ("TB.PENALISE k 500000", "10 1"),
+        ("TB.SYNC k 0 RESET 1000000", "10 1"),
+    ] {
+        let ask = |c: &mut Connection| {
+            c.ask("DEL k");
+            c.ask(setup);
+            c.consume(&format!("k {call}"))
+        };
+        let (whole, parts) = (ask(&mut whole), ask(&mut parts));
+        assert_eq!(whole.verdict().1, parts.verdict().1, "{call}");
+        assert_eq!((whole.allowed, whole.remaining), (parts.allowed, parts.remaining), "{call}");
+        assert!(whole.wait_ms.abs_diff(parts.wait_ms) < 10_000 && whole.wait_ms > 10_000, "{call}: {whole:?} {parts:?}");
+        assert!(whole.full_ms.abs_diff(parts.full_ms) < 10_000, "{call}: {whole:?} {parts:?}");
+    }
+}

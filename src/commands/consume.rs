@@ -78,7 +78,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let key = args.key()?;
     let (capacity, rate) = args::capacity_and_rate(args)?;
     let tokens = args.next_if(|word| Options::named(word).is_none());
-    let tokens = tokens.map_or(Some(Decimal::ONE), Decimal::parse).ok_or(args::TOKENS.error())?;
+    let tokens = tokens.map(|text| Decimal::parse(text).ok_or(args::TOKENS.error())).transpose()?;
     let (mut period, mut mode, mut seen) = (Decimal::ONE, (Mode::Exactly, ""), Options::empty());
     while let Some(word) = args.next() {
         let (option, name) = Options::named(word).ok_or_else(|| Error::unknown_option(word))?;
@@ -100,21 +100,26 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         }
     }
     let mode = mode.0;
-    let tokens = match mode {
-        Mode::UpTo => args::tokens_of(tokens, args::TOKENS, Rounding::Down, Tokens::ONE).map_err(|_| Error::UpToNothing)?,
-        _ => args::tokens_of(tokens, args::TOKENS, Rounding::Up, Tokens::ZERO)?,
+    let tokens = match (tokens, mode) {
+        (None, _) => Tokens::ONE,
+        (Some(number), Mode::UpTo) => {
+            args::tokens_of(number, args::TOKENS, Rounding::Down, Tokens::ONE).map_err(|_| Error::UpToNothing)?
+        }
+        (Some(number), _) => args::tokens_of(number, args::TOKENS, Rounding::Up, Tokens::ZERO)?,
     };
     let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
 
     let place = Place::find(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
     let mut bucket = place.bucket();
-    let limit_before = bucket.limit().copied();
+    let brings_another = bucket.limit().is_some_and(|known| *known != request.limit);
     let answer = waiting::consume(call.context, key, &mut bucket, &request, now_us);
     let (decision, effect) = answer.map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
-        stats::count_limit(limit_before.as_ref(), bucket.limit());
+        if brings_another && bucket.limit() == Some(&request.limit) {
+            stats::LIMIT_CHANGES.add_one();
+        }
     }
     stats::count(&decision, mode);
     Ok(Reply::Decision(decision))

@@ -44,8 +44,9 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     let (context, words) = unsafe { (Context::new(ctx), Words::after_name(argv, argc)) };
     // The reply is written after the closure has returned: a panic half-way
     // through one would leave the client waiting for the rest.
-    let outcome = guard(|| (command.run)(&mut Call { context: &context, args: Args::new(words) }));
-    answer(&context, &outcome.unwrap_or(Err(Error::Internal)));
+    let mut outcome = Err(Error::Internal);
+    guard(|| outcome = (command.run)(&mut Call { context: &context, args: Args::new(words) }));
+    answer(&context, &outcome);
     OK
 }
 

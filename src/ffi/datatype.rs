@@ -16,7 +16,7 @@ use super::context::log_warning;
 use super::words::Word;
 use super::{api, value};
 use crate::{clock, keyspace, waiting};
-use tokenbucket::state;
+use tokenbucket::state::{self, Encoded};
 
 /// The name of the type: nine characters, in every RDB that has a bucket.
 const NAME: &std::ffi::CStr = c"tokbucket";
@@ -103,8 +103,8 @@ unsafe extern "C" fn aof_rewrite(aof: *mut raw::RedisModuleIO, key: *mut raw::Re
         // SAFETY: the server passes a value of this type, its key, and a live `aof`;
         // the format says one string, one buffer with its length.
         unsafe {
-            let payload = keyspace::effect(Word::new(key), &value::read(value), clock::now_us());
-            let bytes = payload.as_bytes();
+            let mut room = Encoded::EMPTY;
+            let bytes = keyspace::effect(Word::new(key), &value::read(value), clock::now_us(), &mut room);
             api!(RedisModule_EmitAOF(aof, keyspace::EFFECT.as_ptr(), c"sb".as_ptr(), key, bytes.as_ptr(), bytes.len()));
         }
     });

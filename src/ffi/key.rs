@@ -13,6 +13,9 @@ use super::{api, datatype, value};
 use crate::error::Error;
 use tokenbucket::Bucket;
 
+/// The expiry of a key that has none.
+pub(crate) const NEVER: i64 = raw::REDISMODULE_NO_EXPIRE as i64;
+
 /// What a key is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -92,7 +95,7 @@ impl Key {
         }
     }
 
-    /// When the key expires: Unix time in milliseconds, -1 for never.
+    /// When the key expires: Unix time in milliseconds, or [`NEVER`].
     pub(crate) fn expire_at_ms(&self) -> i64 {
         // SAFETY: the key is open.
         unsafe { api!(RedisModule_GetAbsExpire(self.key)) }

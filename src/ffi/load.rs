@@ -11,7 +11,7 @@ use super::border::{guard, log_panics};
 use super::constants::{API_VERSION, ERR, OK};
 use super::context::{Context, ContextFlags, detach, log_warning, succeeded};
 use super::words::{Word, Words};
-use super::{api, datatype, register};
+use super::{api, blank, datatype, register};
 use crate::config::{SETTINGS, Setting};
 use crate::waiting;
 
@@ -67,6 +67,7 @@ unsafe fn load(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleSt
         }
         register::commands(ctx)?;
         settings(ctx, argv, argc)?;
+        blank::prepare(ctx);
         register::info(ctx);
         events(ctx);
         detach(ctx);

@@ -8,6 +8,7 @@
 //! run on a thread of the server's that has no lock.
 
 mod allocator;
+mod blank;
 mod blocked;
 mod border;
 mod cluster;
@@ -26,7 +27,7 @@ mod words;
 pub(crate) use blocked::Blocked;
 pub(crate) use cluster::{Whereabouts, whereabouts};
 pub(crate) use context::{Context, ContextFlags};
-pub(crate) use key::{Access, Key};
+pub(crate) use key::{Access, Key, NEVER};
 pub(crate) use locked::Locked;
 pub(crate) use words::{KeptWord, Word, Words};
 

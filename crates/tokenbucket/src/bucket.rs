@@ -221,7 +221,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`DebtTooLong`] where a forced call would reach beyond 100 years; nothing changes.
-    #[inline]
+    #[inline(always)]
     pub fn consume(&mut self, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
         if let Self::Limited(bucket) = self
             && let Some((decision, taken)) = usual::consume(bucket, call, now_us)
@@ -448,8 +448,18 @@ impl Bucket {
     }
 
     /// The first microsecond from which it is like a bucket that does not exist.
-    #[inline]
+    #[inline(always)]
     pub fn forgotten_us(&self) -> i64 {
+        match self {
+            Self::Limited(Limited { limit, zero, vendor }) if vendor.is_empty() => {
+                limit.rate().after(*zero, limit.rate().drops_of(limit.capacity())).ceil_us()
+            }
+            _ => self.all_forgotten_us(),
+        }
+    }
+
+    /// [`Bucket::forgotten_us`], whatever it remembers.
+    fn all_forgotten_us(&self) -> i64 {
         let level_us = match self {
             Self::Limited(Limited { limit, zero, vendor }) => {
                 // Where a vendor limit cuts the level until it lapses, it fills from there.
@@ -460,9 +470,6 @@ impl Bucket {
             Self::Bare(Bare { level: BareLevel::Empty { zero_us: us } | BareLevel::Synced { at_us: us, .. }, .. }) => *us,
         };
         let vendor = self.vendor();
-        if vendor.is_empty() && matches!(self, Self::Limited(_)) {
-            return level_us; // as the rest would say, in a fourth of the time
-        }
         let moments = [vendor.thaw_us, vendor.window.map(|window| window.reset_us), vendor.limit.map(|limit| limit.until_us)];
         let last_us = moments.into_iter().flatten().fold(level_us, i64::max);
         match self {
@@ -475,8 +482,7 @@ impl Bucket {
     /// [`Bucket::forgotten_us`] and later by less than 10 s or a tenth of the time
     /// to fill, whichever is more.
     ///
-    /// It moves in steps of that length, so most calls leave it where it is;
-    /// `phase`, different from key to key, sets where the steps lie, so that
+    /// It lies on steps of that length; `phase`, different from key to key, sets where the steps lie, so that
     /// buckets made at the same moment do not all go at the same moment.
     #[inline]
     pub fn expire_at_ms(&self, phase: u64) -> i64 {
@@ -486,18 +492,21 @@ impl Bucket {
     }
 
     /// Whether [`Bucket::expire_at_ms`] gives that for some phase.
+    #[inline]
     pub fn may_expire_at(&self, at_ms: i64) -> bool {
-        let first_ms = self.first_expiry_ms();
-        (first_ms..first_ms.saturating_add(self.expiry_step_ms())).contains(&at_ms)
+        let slack_ms = at_ms.saturating_sub(self.first_expiry_ms());
+        slack_ms >= 0 && (slack_ms < MIN_SLACK_MS || slack_ms < self.expiry_step_ms())
     }
 
     /// The slack of the key's expiry.
+    #[inline]
     fn expiry_step_ms(&self) -> i64 {
         let tenth_ms = self.limit().map_or(0, |limit| limit.fill_us() / 10_000);
         i64::try_from(tenth_ms).unwrap_or(i64::MAX).max(MIN_SLACK_MS)
     }
 
     /// The first millisecond after [`Bucket::forgotten_us`].
+    #[inline]
     fn first_expiry_ms(&self) -> i64 {
         self.forgotten_us().div_euclid(1000).saturating_add(1)
     }

@@ -269,6 +269,7 @@ impl Limit {
     }
 
     /// How long an empty bucket takes to fill, in microseconds, rounded up.
+    #[inline]
     pub fn fill_us(&self) -> u64 {
         let (us, rest) = div_rem(self.rate.drops_of(self.capacity), self.rate.tokens);
         u64::try_from(us).map_or(u64::MAX, |us| us.saturating_add(u64::from(rest > 0)))

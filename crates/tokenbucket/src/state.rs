@@ -61,7 +61,23 @@ pub struct Encoded {
 }
 
 impl Encoded {
+    /// No bytes yet.
+    pub const EMPTY: Self = Self { bytes: [0; ROOM], len: 0 };
+
+    /// The bytes of a [`Message`] with these parts. (Written where they are: to return
+    /// them would copy them.)
+    #[inline]
+    pub fn message(&mut self, bucket: &Bucket, expire_at_ms: i64, clock_us: i64) -> &[u8] {
+        self.len = 0;
+        self.byte(VERSION);
+        self.signed(clock_us);
+        self.signed(expire_at_ms.saturating_sub(clock_us / 1000));
+        self.bucket(bucket, clock_us);
+        self.as_bytes()
+    }
+
     /// The bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&[])
     }
@@ -80,7 +96,7 @@ pub struct Message {
 
 /// The bytes of a bucket, moments counted from 1970.
 pub fn encode(bucket: &Bucket) -> Encoded {
-    let mut bytes = Encoded::new();
+    let mut bytes = Encoded::EMPTY;
     bytes.bucket(bucket, 0);
     bytes
 }
@@ -95,22 +111,11 @@ pub fn decode(bytes: &[u8], shift_us: i64) -> Result<Bucket, Malformed> {
     reader.finish(bucket)
 }
 
-/// The bytes of a [`Message`] with these parts.
-#[inline]
-pub fn encode_message(bucket: &Bucket, expire_at_ms: i64, clock_us: i64) -> Encoded {
-    let mut bytes = Encoded::new();
-    bytes.byte(VERSION);
-    bytes.signed(clock_us);
-    bytes.signed(expire_at_ms.saturating_sub(clock_us / 1000));
-    bytes.bucket(bucket, clock_us);
-    bytes
-}
-
 /// The effect in `bytes`. `shift` says by how many microseconds the bucket's
 /// moments move, given the sender's clock.
 ///
 /// # Errors
-/// [`Malformed`] for anything that [`encode_message`] does not write.
+/// [`Malformed`] for anything that [`Encoded::message`] does not write.
 pub fn decode_message(bytes: &[u8], shift: impl FnOnce(i64) -> i64) -> Result<Message, Malformed> {
     let mut reader = Reader { rest: bytes };
     match reader.byte()? {
@@ -128,10 +133,6 @@ pub fn decode_message(bytes: &[u8], shift: impl FnOnce(i64) -> i64) -> Result<Me
 // ------------------------------------------------------------------- writing
 
 impl Encoded {
-    const fn new() -> Self {
-        Self { bytes: [0; ROOM], len: 0 }
-    }
-
     #[inline]
     fn bucket(&mut self, bucket: &Bucket, origin_us: i64) {
         let moment = |us: i64| us.saturating_sub(origin_us);

@@ -11,7 +11,7 @@ use crate::limit::{Moment, Tokens};
 
 /// The answer to a call, and the zero moment after it where tokens were taken; `None`
 /// where it is not a usual one.
-#[inline]
+#[inline(always)]
 pub(crate) fn consume(bucket: &Limited, call: &Consume, now_us: i64) -> Option<(Decision, Option<Moment>)> {
     let Limited { limit, zero, vendor } = bucket;
     let tokens = call.tokens;
