@@ -35,9 +35,9 @@ pub(crate) fn whereabouts(context: &Context, key: Word<'_>) -> Whereabouts {
     }
     // A module's call of a command is refused for a key that is not served here.
     // SAFETY: the context and the key are live; the format says one string.
-    if !unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) }
-        .is_none()
-    {
+    let answer =
+        unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) };
+    if answer.is_some() {
         return Whereabouts::Here;
     }
     moved(context, key).unwrap_or(Whereabouts::Unsettled)
