@@ -17,12 +17,12 @@ use tokio::task::JoinHandle;
 
 use crate::headers::{Action, Preset, Reader, policy_key};
 use crate::lease::Held;
-use crate::local::{ASK_AGAIN, Answer as _};
+use crate::local::{ASK_AGAIN, OfOne as _};
 use crate::request::When;
 use crate::taken::{Taken, ToTheEnd};
 use crate::{
-    Consume, Decision, Error, Lease, Limit, Local, Origin, Peek, Penalise, RateLimited, Reading, Refund, Request, Status, Sync,
-    Tokens,
+    Consume, Decision, Error, JointDecision, Lease, Limit, Local, MultiConsume, Origin, Peek, Penalise, RateLimited, Reading,
+    Refund, Request, Status, Sync, Tokens,
 };
 
 /// Where buckets are: in Redis or in this process. Implement it for a pool whose
@@ -222,6 +222,22 @@ impl<B: Buckets> RateLimiter<B> {
         Ok(decision)
     }
 
+    /// Takes tokens of several buckets, of all or of none: a vendor's limit per second and
+    /// the one per day.
+    ///
+    /// # Errors
+    /// As [`RateLimiter::check`].
+    pub async fn check_all(&self, request: &MultiConsume) -> Result<JointDecision, Error> {
+        let (mut decision, taken) = self.inner.take_all(request).await?;
+        for taken in taken {
+            taken.keep();
+        }
+        if decision.together.wait.is_some_and(|wait| !wait.is_zero()) {
+            decision.together.wait = self.jittered(decision.together.wait);
+        }
+        Ok(decision)
+    }
+
     /// Takes tokens now for a moment within `max_wait`, and sleeps until then.
     ///
     /// A slot that was more than 100 ms away (with the jitter) is asked for again when it has come: a
@@ -406,6 +422,24 @@ impl<B: Buckets> Inner<B> {
         ToTheEnd::new(async move {
             let Answered { reply, instead } = inner.decide(&request).await?;
             Ok(Taken::new(inner, request, reply, instead, asked))
+        })
+        .await
+    }
+
+    /// The same of several buckets.
+    async fn take_all(self: &Arc<Self>, request: &MultiConsume) -> Result<(JointDecision, Vec<Taken<B>>), Error> {
+        let (inner, request, asked) = (Arc::clone(self), request.clone(), Instant::now());
+        ToTheEnd::new(async move {
+            let Answered { reply, instead } = inner.ask(&request).await?;
+            let each = request.each().zip(&reply.each);
+            let taken = each.map(|(request, decision)| {
+                if instead.is_none() {
+                    inner.known.heard(request.key(), decision.remaining, KNOWN_FOR);
+                }
+                Taken::new(Arc::clone(&inner), request, *decision, instead, asked)
+            });
+            let taken = taken.collect();
+            Ok((reply, taken))
         })
         .await
     }

@@ -146,11 +146,9 @@ impl Request for Consume {
 /// `TB.MCONSUME`: takes tokens from several buckets, from all or from none. For a
 /// vendor with several limits, say per second and per day.
 ///
-/// It is for Redis alone: no [`Request`], which a [`Local`](crate::Local) answers too.
-///
 /// ```no_run
 /// use std::time::Duration;
-/// use tokenbucket_client::{Limit, MultiConsume};
+/// use tokenbucket_client::{Limit, MultiConsume, Request};
 ///
 /// let mut connection = redis::Client::open("redis://127.0.0.1")?.get_connection()?;
 /// let day = Limit::per(250_000, Duration::from_secs(86_400))?;
@@ -165,8 +163,8 @@ impl Request for Consume {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MultiConsume {
-    buckets: Vec<(Vec<u8>, Limit, Tokens)>,
-    max_wait: Option<Duration>,
+    pub(crate) buckets: Vec<(Vec<u8>, Limit, Tokens)>,
+    pub(crate) max_wait: Option<Duration>,
 }
 
 impl MultiConsume {
@@ -191,8 +189,19 @@ impl MultiConsume {
         self
     }
 
-    /// The command as the `redis` crate sends it.
-    pub fn command(&self) -> Cmd {
+    /// What is asked of each bucket.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Consume> {
+        self.buckets.iter().map(|(key, limit, tokens)| {
+            let request = Consume::new(key.as_slice(), *limit).tokens(*tokens);
+            if let Some(wait) = self.max_wait { request.max_wait(wait) } else { request }
+        })
+    }
+}
+
+impl Request for MultiConsume {
+    type Reply = JointDecision;
+
+    fn command(&self) -> Cmd {
         let mut command = redis::cmd("TB.MCONSUME");
         command.arg(self.buckets.len());
         for (key, ..) in &self.buckets {
@@ -206,26 +215,6 @@ impl MultiConsume {
             command.arg("MAXWAIT").arg(Seconds(wait).to_string());
         }
         command
-    }
-
-    /// Asks over a blocking connection, also one out of a pool.
-    ///
-    /// # Errors
-    /// [`Error::NotLoaded`] and [`Error::Redis`].
-    pub fn query(&self, connection: &mut dyn redis::ConnectionLike) -> Result<JointDecision, Error> {
-        Ok(self.command().query(connection)?)
-    }
-
-    /// Asks over an asynchronous connection, also one out of a pool or to a cluster.
-    ///
-    /// # Errors
-    /// [`Error::NotLoaded`] and [`Error::Redis`].
-    #[cfg(feature = "aio")]
-    pub async fn query_async<C>(&self, connection: &mut C) -> Result<JointDecision, Error>
-    where
-        C: redis::aio::ConnectionLike + Send,
-    {
-        Ok(self.command().query_async(connection).await?)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tokenbucket_client::{Buckets, Consume, Limit, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
+use tokenbucket_client::{
+    Buckets, Consume, Limit, MultiConsume, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway,
+};
 use tokio::time::{sleep, timeout};
 
 use crate::server::Server;
@@ -86,6 +88,11 @@ async fn what_was_under_way_is_given_back() {
     let limiter = patient(&server);
     let limit = slow(10);
     limiter.check("k", &limit, 1).await.unwrap();
+    server.signal("-STOP");
+    cancel(limiter.check_all(&MultiConsume::new().and("{k}a", limit, 3).and("{k}b", limit, 4))).await;
+    server.signal("-CONT");
+    wait_until("both", || server.calls("tb.refund") == 2).await;
+    assert_eq!((level(&server, "{k}a"), level(&server, "{k}b")), (10.0, 10.0));
     for (nth, what) in (1..).zip(["check", "execute", "acquire"]) {
         server.signal("-STOP");
         match what {
@@ -94,7 +101,7 @@ async fn what_was_under_way_is_given_back() {
             _ => cancel(limiter.acquire("k", &limit, 1, HOUR)).await,
         }
         server.signal("-CONT");
-        wait_until(what, || server.calls("tb.refund") == nth).await;
+        wait_until(what, || server.calls("tb.refund") == 2 + nth).await;
         assert_eq!((server.calls("tb.consume"), level(&server, "k")), (1 + nth, 9.0), "{what}");
     }
 }

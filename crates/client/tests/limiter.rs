@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::headers::{Preset, policy_key};
-use tokenbucket_client::{Buckets, Error, Limit, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
+use tokenbucket_client::{Buckets, Error, Limit, MultiConsume, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
 
 use crate::server::{Server, TIME_OUT};
 
@@ -60,6 +60,48 @@ async fn ask_and_refund(limiter: &RateLimiter<impl Buckets>) {
     }
     assert_eq!(limiter.check("refund", &slow(3), 0).await.unwrap().remaining, 1);
     assert_eq!(limiter.refund("refund", 1).await.unwrap(), Some(2));
+}
+
+#[tokio::test]
+async fn several_buckets_give_tokens_together() {
+    let mut server = Server::start();
+    check_all(&in_redis(&server).await, Origin::Redis).await;
+    check_all(&RateLimiter::in_process(), Origin::Local).await;
+    // Where Redis is away each mode says its own, and of half a share there is half.
+    let half = server.limiter(WhenAway::Local { share: 0.5 });
+    let (open, closed) = (server.limiter(WhenAway::FailOpen), server.limiter(WhenAway::FailClosed));
+    server.kill();
+    check_all(&half, Origin::Local).await;
+    let both = MultiConsume::new().and("a", slow(3), 1).and("b", slow(9), 1);
+    for (limiter, allowed, status, origin) in
+        [(open, 1, Status::Granted, Origin::FailOpen), (closed, 0, Status::Unavailable, Origin::FailClosed)]
+    {
+        let decision = limiter.check_all(&both).await.unwrap();
+        for told in decision.each.iter().chain([&decision.together]) {
+            assert_eq!((told.allowed, told.status, told.origin), (allowed, status, origin));
+        }
+        assert_eq!(decision.each.len(), 2);
+    }
+}
+
+async fn check_all(limiter: &RateLimiter<impl Buckets>, origin: Origin) {
+    // A fallback of half a share has 2 and 4.
+    let both = MultiConsume::new().and("{all}a", slow(4), 2).and("{all}b", slow(8), 2);
+    let grants = if limiter.check_all(&both).await.unwrap().each[0].remaining == 0 { 1 } else { 2 };
+    for nth in 2..=grants {
+        assert!(limiter.check_all(&both).await.unwrap().together.is_allowed(), "{nth}");
+    }
+    let denied = limiter.check_all(&both).await.unwrap();
+    assert_eq!((denied.together.status, denied.together.origin), (Status::Empty, origin));
+    assert_eq!(denied.each.iter().map(|told| told.status).collect::<Vec<_>>(), [Status::Empty, Status::Ready]);
+    assert_eq!(denied.each[1].remaining, if grants == 1 { 2 } else { 4 });
+    let spread = limiter.clone().with_jitter(Duration::from_secs(100_000));
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        waits.push(spread.check_all(&both).await.unwrap().together.wait.unwrap());
+    }
+    assert!(waits.iter().all(|wait| *wait + MS(5000) > denied.together.wait.unwrap()), "{waits:?}");
+    assert!(waits.iter().any(|wait| *wait > Duration::from_secs(20_000)), "{waits:?}");
 }
 
 #[tokio::test]

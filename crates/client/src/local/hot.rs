@@ -13,7 +13,7 @@ use tokenbucket::{Bucket, Limit};
 use crate::{Decision, Origin, Status, Tokens};
 
 #[derive(Debug)]
-pub struct Hot {
+pub(crate) struct Hot {
     /// The moment at which the level is 0. It only ever moves on.
     zero: AtomicI64,
     terms: Arc<Terms>,
@@ -102,7 +102,7 @@ impl Hot {
 
 /// What a [`Decision`] is made of, in parts: that is done when the lock is free again.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub(super) struct Told {
     now: i64,
     /// When the level is 0.
     zero: i64,

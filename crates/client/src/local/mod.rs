@@ -6,6 +6,7 @@
 //! the server rounds them, which the vectors that both pass hold us to.
 
 mod hot;
+mod joint;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -76,6 +77,12 @@ struct Apart(RwLock<Shard>);
 struct Shard {
     buckets: HashTable<(Key, Kept)>,
     sweep_at: usize,
+}
+
+impl Shard {
+    fn bucket(&self, hash: u64, key: &[u8]) -> Option<Bucket> {
+        self.buckets.find(hash, |(known, _)| known.bytes() == key).map(|(_, kept)| kept.bucket())
+    }
 }
 
 /// A key; a short one, as most are, without another line of memory to be fetched.
@@ -201,6 +208,11 @@ impl Local {
     }
 
     fn answer_at<R: Request>(&self, request: &R, now_us: i64) -> Result<R::Reply, Error> {
+        request.answered_by(self, now_us)
+    }
+
+    /// Answers a request about one bucket.
+    fn one<Reply, R: OfOne<Reply>>(&self, request: &R, now_us: i64) -> Result<Reply, Error> {
         let (key, place) = (request.key(), self.place(request.key()));
         if let Some(reply) = self.hot(place, key, |hot| request.hot(hot, now_us)) {
             return Ok(reply);
@@ -219,8 +231,8 @@ impl Local {
     fn place(&self, key: &[u8]) -> Place<'_> {
         let hash = self.hasher.hash_one(key);
         // The table takes the highest and the lowest bits; these are of the middle.
-        let shard = usize::try_from(hash >> 24).unwrap_or(0) % SHARDS;
-        Place { hash, shard: self.shards.get(shard).map(|shard| &shard.0) }
+        let nth = usize::try_from(hash >> 24).unwrap_or(0) % SHARDS;
+        Place { hash, nth, shard: self.shards.get(nth).map(|shard| &shard.0) }
     }
 
     /// Asks the bucket at `key` without a lock of its own, where that is a usual one.
@@ -245,30 +257,32 @@ impl Local {
     ) -> T {
         let Some(shard) = place.shard else { return answer(None).0 };
         let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-        let Shard { buckets, sweep_at } = &mut *shard;
-        if let Some((_, kept)) = buckets.find_mut(place.hash, |(known, _)| known.bytes() == key) {
-            let mut bucket = kept.bucket();
-            let (reply, effect) = answer(Some(&mut bucket));
-            if effect == Effect::Changed {
-                *kept = Kept::new(&bucket, &self.limits);
-            }
-            return reply;
-        }
-        if reads {
+        let mut bucket = shard.bucket(place.hash, key);
+        if reads && bucket.is_none() {
             return answer(None).0;
         }
-        let mut bucket = Bucket::UNKNOWN;
-        let (reply, effect) = answer(Some(&mut bucket));
+        let bucket = bucket.get_or_insert(Bucket::UNKNOWN);
+        let (reply, effect) = answer(Some(&mut *bucket));
         if effect == Effect::Changed {
-            let hasher = |(key, _): &(Key, Kept)| self.hasher.hash_one(key.bytes());
-            if buckets.len() >= *sweep_at {
-                buckets.retain(|(_, kept)| kept.bucket().forgotten_us().saturating_add(LINGER_US) > now_us);
-                buckets.shrink_to(FIRST_SWEEP, hasher);
-                *sweep_at = (buckets.len() * 2).max(FIRST_SWEEP);
-            }
-            buckets.insert_unique(place.hash, (Key::new(key), Kept::new(&bucket, &self.limits)), hasher);
+            self.keep(&mut shard, place.hash, key, bucket, now_us);
         }
         reply
+    }
+
+    fn keep(&self, shard: &mut Shard, hash: u64, key: &[u8], bucket: &Bucket, now_us: i64) {
+        let kept = Kept::new(bucket, &self.limits);
+        let Shard { buckets, sweep_at } = shard;
+        if let Some((_, known)) = buckets.find_mut(hash, |(known, _)| known.bytes() == key) {
+            *known = kept;
+            return;
+        }
+        let hasher = |(key, _): &(Key, Kept)| self.hasher.hash_one(key.bytes());
+        if buckets.len() >= *sweep_at {
+            buckets.retain(|(_, kept)| kept.bucket().forgotten_us().saturating_add(LINGER_US) > now_us);
+            buckets.shrink_to(FIRST_SWEEP, hasher);
+            *sweep_at = (buckets.len() * 2).max(FIRST_SWEEP);
+        }
+        buckets.insert_unique(hash, (Key::new(key), kept), hasher);
     }
 
     /// How many buckets are kept.
@@ -282,6 +296,7 @@ impl Local {
 #[derive(Clone, Copy)]
 struct Place<'l> {
     hash: u64,
+    nth: usize,
     shard: Option<&'l RwLock<Shard>>,
 }
 
@@ -289,6 +304,18 @@ struct Place<'l> {
 /// of this crate alone.
 #[doc(hidden)]
 pub trait Answer<Reply> {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Reply, Error>;
+
+    /// What it is answered where Redis is away.
+    fn without_redis(&self, open: bool) -> Reply;
+
+    /// The same for a fallback that has only a share of the budget.
+    #[must_use]
+    fn share(&self, share: f64) -> Self;
+}
+
+/// A request about one bucket.
+pub(crate) trait OfOne<Reply> {
     /// Whether it reads, so that a bucket that does not exist is told apart from a full one.
     const READS: bool = false;
 
@@ -300,13 +327,6 @@ pub trait Answer<Reply> {
     fn hot(&self, _: &Hot, _: i64) -> Option<Reply> {
         None
     }
-
-    /// What it is answered where Redis is away.
-    fn without_redis(&self, open: bool) -> Reply;
-
-    /// The same for a fallback that has only a share of the budget.
-    #[must_use]
-    fn share(&self, share: f64) -> Self;
 }
 
 /// Whole milliseconds, up: a wait is never reported as 0.
@@ -349,7 +369,7 @@ impl From<tokenbucket::Decision> for Decision {
     }
 }
 
-impl Answer<Decision> for Consume {
+impl OfOne<Decision> for Consume {
     fn key(&self) -> &[u8] {
         &self.key
     }
@@ -373,6 +393,12 @@ impl Answer<Decision> for Consume {
 
     fn hot(&self, hot: &Hot, now_us: i64) -> Option<Decision> {
         matches!(self.mode, Mode::Exactly).then(|| hot.consume(&self.limit.exact, self.tokens, now_us))?.map(Decision::from)
+    }
+}
+
+impl Answer<Decision> for Consume {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Decision, Error> {
+        buckets.one(self, now_us)
     }
 
     fn without_redis(&self, open: bool) -> Decision {
@@ -402,7 +428,7 @@ impl Answer<Decision> for Consume {
 /// When to ask again while nobody knows how long Redis will be away.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-impl Answer<Penalised> for Penalise {
+impl OfOne<Penalised> for Penalise {
     fn key(&self) -> &[u8] {
         &self.key
     }
@@ -412,6 +438,12 @@ impl Answer<Penalised> for Penalise {
         let end_us = self.end.on_clock(now_us, MAX_PENALTY_US);
         let (empty_us, effect) = bucket.unwrap_or(&mut full).penalise(end_us, now_us);
         Ok((Penalised { empty: milliseconds_up(empty_us) }, effect))
+    }
+}
+
+impl Answer<Penalised> for Penalise {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Penalised, Error> {
+        buckets.one(self, now_us)
     }
 
     fn without_redis(&self, _: bool) -> Penalised {
@@ -423,7 +455,7 @@ impl Answer<Penalised> for Penalise {
     }
 }
 
-impl Answer<Synced> for Sync {
+impl OfOne<Synced> for Sync {
     fn key(&self) -> &[u8] {
         &self.key
     }
@@ -444,6 +476,12 @@ impl Answer<Synced> for Sync {
         let remaining = bucket.remaining(now_us).unwrap_or(self.remaining.whole());
         Ok((Synced { applied: synced.applied, remaining }, synced.effect))
     }
+}
+
+impl Answer<Synced> for Sync {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Synced, Error> {
+        buckets.one(self, now_us)
+    }
 
     fn without_redis(&self, _: bool) -> Synced {
         Synced { applied: false, remaining: self.remaining.whole() }
@@ -462,7 +500,7 @@ impl Answer<Synced> for Sync {
     }
 }
 
-impl Answer<Option<u64>> for Refund {
+impl OfOne<Option<u64>> for Refund {
     const READS: bool = true; // a refund never makes a bucket
 
     fn key(&self) -> &[u8] {
@@ -476,6 +514,12 @@ impl Answer<Option<u64>> for Refund {
         let remaining = bucket.limit().and_then(|_| bucket.remaining(now_us)).unwrap_or(0);
         Ok((Some(remaining), effect))
     }
+}
+
+impl Answer<Option<u64>> for Refund {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Option<u64>, Error> {
+        buckets.one(self, now_us)
+    }
 
     fn without_redis(&self, _: bool) -> Option<u64> {
         None
@@ -486,7 +530,7 @@ impl Answer<Option<u64>> for Refund {
     }
 }
 
-impl Answer<Option<Reading>> for Peek {
+impl OfOne<Option<Reading>> for Peek {
     const READS: bool = true;
 
     fn key(&self) -> &[u8] {
@@ -513,6 +557,12 @@ impl Answer<Option<Reading>> for Peek {
         };
         Ok((Some(reading), Effect::Unchanged))
     }
+}
+
+impl Answer<Option<Reading>> for Peek {
+    fn answered_by(&self, buckets: &Local, now_us: i64) -> Result<Option<Reading>, Error> {
+        buckets.one(self, now_us)
+    }
 
     fn without_redis(&self, _: bool) -> Option<Reading> {
         None
@@ -528,6 +578,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::MultiConsume;
 
     const SECOND_US: i64 = 1_000_000;
 
@@ -809,6 +860,36 @@ mod tests {
             }
         });
         assert_eq!(granted.into_inner(), 50);
+    }
+
+    #[test]
+    fn threads_that_ask_for_the_same_buckets_in_any_order_do_not_wait_for_each_other() {
+        let local = Local::new();
+        let hour = Limit::per(1, Duration::from_secs(3600)).unwrap();
+        let granted = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (local, granted) = (&local, &granted);
+                scope.spawn(move || {
+                    for round in 0..20_000 {
+                        // Each pair of the ten, in both orders; the first has tokens for all.
+                        let (a, b) = (round % 10, (round / 10 + thread) % 10);
+                        if a != b {
+                            let and = |joint: MultiConsume, key: i32| {
+                                joint.and(key.to_string(), hour.with_burst(if key == 0 { 1000 } else { 20 }).unwrap(), 1)
+                            };
+                            let decision = local.answer(&and(and(MultiConsume::new(), a), b)).unwrap();
+                            granted.fetch_add(decision.together.allowed, std::sync::atomic::Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        // What was taken is what was granted: two tokens each.
+        let left = |key: i32| local.answer(&Peek::new(key.to_string())).unwrap().unwrap();
+        let taken: f64 = (0..10).map(left).map(|reading| reading.capacity.unwrap() - reading.tokens.unwrap()).sum();
+        assert!((taken.round() - 2.0 * granted.into_inner() as f64).abs() < 0.1, "{taken}");
+        assert!(taken > 100.0);
     }
 
     #[test]
