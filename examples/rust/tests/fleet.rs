@@ -1,0 +1,183 @@
+//! The fleet against a real Redis and the mock vendor.
+#![cfg(test)] // all of it: what tests may do, their helpers may
+
+use std::time::Duration;
+
+use fleet::pace::Budget;
+use fleet::queue::{Job, MOST_FAILURES, Queue, RECLAIM_AFTER};
+use fleet::worker::{HOLD, Worker};
+use mock_vendor::limiter::Settings;
+use mock_vendor::{Behaviour, Vendor};
+use private_redis::Server;
+use redis::AsyncCommands as _;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+const KEY: &str = "limit:vendor";
+
+struct Site {
+    server: Server,
+    vendor: Vendor,
+    url: String,
+}
+
+/// One process of the fleet, which ends when the sender is dropped.
+type Process = (oneshot::Sender<()>, JoinHandle<anyhow::Result<()>>);
+
+impl Site {
+    async fn open() -> Self {
+        let vendor = Vendor::new(Behaviour {
+            settings: Settings { rate: 500, burst: 100, window: None },
+            surprises: Vec::new(),
+            others: 0.0,
+            latency: (Duration::from_millis(1), Duration::from_millis(2)),
+            dates: false,
+            seed: 1,
+        });
+        let (address, serving) = vendor.clone().serve(0).await.unwrap();
+        tokio::spawn(serving);
+        Self { server: Server::with_module().unwrap(), vendor, url: format!("http://{address}") }
+    }
+
+    async fn queue(&self, consumer: &str) -> Queue {
+        Queue::open(&self.server.url(), consumer).await.unwrap()
+    }
+
+    async fn start(&self, consumer: &str) -> Process {
+        let pace = Budget::open(&self.server.url(), KEY, 400, 50).await.unwrap();
+        let worker = Worker { queue: self.queue(consumer).await, pace, vendor: self.url.clone(), client: reqwest::Client::new() };
+        let (stop, stopped) = oneshot::channel();
+        (stop, tokio::spawn(worker.run(4, async { drop(stopped.await) })))
+    }
+
+    async fn connection(&self) -> redis::aio::MultiplexedConnection {
+        redis::Client::open(self.server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+    }
+}
+
+fn jobs(path: &str, count: usize) -> Vec<Job> {
+    (0..count).map(|n| Job { id: format!("{path}-{n}"), path: path.to_owned(), failures: 0 }).collect()
+}
+
+async fn wait_until(queue: &Queue, what: &str, condition: impl Fn(&fleet::queue::Fill) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let fill = queue.fill().await.unwrap();
+        if condition(&fill) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}: {fill}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn end((stop, process): Process) {
+    drop(stop);
+    process.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_done_once_through_a_freeze_that_counts_as_no_failure() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let process = site.start("a").await;
+    queue.enqueue(&jobs("send", 100)).await.unwrap();
+    wait_until(&queue, "the first jobs", |fill| fill.waiting < 80).await;
+    site.vendor.freeze(Duration::from_secs(2));
+    wait_until(&queue, "all jobs", fleet::queue::Fill::is_over).await;
+    let account = site.vendor.account();
+    assert_eq!((account.accepted, account.accepted_twice), (100, 0));
+    assert!(account.refused >= 1, "the freeze did not occur");
+    assert_eq!(queue.fill().await.unwrap().dead, 0);
+    end(process).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fails_three_times_is_a_dead_letter_until_it_is_redriven() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let process = site.start("a").await;
+    queue.enqueue(&jobs("broken", 1)).await.unwrap();
+    wait_until(&queue, "the job to be given up", |fill| fill.dead == 1 && fill.is_over()).await;
+    let failures = |calls: &[mock_vendor::book::Call]| calls.iter().filter(|call| call.status == 500).count();
+    assert_eq!(failures(&site.vendor.calls()), 3);
+    assert_eq!(queue.fill().await.unwrap().oldest, None);
+
+    assert_eq!(queue.redrive().await.unwrap(), 1);
+    assert_eq!(queue.redrive().await.unwrap(), 0);
+    wait_until(&queue, "it to be given up again", |fill| fill.dead == 1 && fill.is_over()).await;
+    assert_eq!(failures(&site.vendor.calls()), 6, "it had all its tries again");
+    end(process).await;
+}
+
+#[tokio::test]
+async fn a_job_whose_worker_is_gone_comes_back_and_counts_no_failure() {
+    let site = Site::open().await;
+    let queue = site.queue("gone").await;
+    let job = Job { failures: MOST_FAILURES - 1, ..jobs("send", 1).remove(0) };
+    queue.enqueue(std::slice::from_ref(&job)).await.unwrap();
+    assert_eq!(queue.fetch(10).await.unwrap().len(), 1);
+
+    let other = site.queue("other").await;
+    assert!(other.fetch(10).await.unwrap().is_empty(), "its worker may still be at it");
+    // As if the time had passed.
+    let mut connection = site.connection().await;
+    let entry: redis::streams::StreamRangeReply = connection.xrange_all("{fleet}:jobs").await.unwrap();
+    let aged: redis::RedisResult<redis::Value> = redis::cmd("XCLAIM")
+        .arg(&["{fleet}:jobs", "workers", "gone", "0", &entry.ids[0].id, "IDLE"])
+        .arg(RECLAIM_AFTER.as_millis().to_string())
+        .query_async(&mut connection)
+        .await;
+    aged.unwrap();
+    let came_back = other.fetch(10).await.unwrap();
+    assert_eq!(came_back.iter().map(|taken| &taken.job).collect::<Vec<_>>(), [&job]);
+    other.done(&came_back[0]).await.unwrap();
+    assert!(queue.fill().await.unwrap().is_over());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_would_wait_longer_than_a_worker_may_hold_it_goes_back_into_the_queue() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let freeze: i64 =
+        redis::cmd("TB.PENALISE").arg(KEY).arg(HOLD.as_secs() + 60).query_async(&mut site.connection().await).await.unwrap();
+    assert!(freeze > 0);
+    let process = site.start("a").await;
+    queue.enqueue(&jobs("send", 6)).await.unwrap();
+    wait_until(&queue, "all to be delayed", |fill| (fill.delayed, fill.waiting, fill.in_flight) == (6, 0, 0)).await;
+    assert_eq!(site.vendor.account().calls, 0);
+    let delayed: Vec<String> = site.connection().await.zrange("{fleet}:delayed", 0, -1).await.unwrap();
+    assert!(delayed.iter().all(|job| job.contains("\"failures\":0")), "{delayed:?}");
+    end(process).await;
+}
+
+#[tokio::test]
+async fn a_delayed_job_comes_when_its_time_has_come() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    queue.enqueue(&jobs("send", 1)).await.unwrap();
+    let taken = queue.fetch(1).await.unwrap();
+    let begun = Instant::now();
+    queue.delay(&taken[0], Duration::from_millis(600)).await.unwrap();
+    let mut again = Vec::new();
+    while again.is_empty() {
+        again = queue.fetch(1).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(20), "it never came");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(599), "{:?}", begun.elapsed());
+    assert_eq!(again[0].job, taken[0].job);
+}
+
+#[tokio::test]
+async fn the_fill_says_how_old_the_oldest_job_is() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    assert_eq!(queue.fill().await.unwrap().to_string(), "oldest 0.0 s, waiting 0, delayed 0, in flight 0, dead letters 0");
+    queue.enqueue(&jobs("send", 3)).await.unwrap();
+    sleep(Duration::from_millis(120)).await;
+    queue.fetch(1).await.unwrap();
+    let fill = queue.fill().await.unwrap();
+    assert_eq!((fill.waiting, fill.in_flight), (2, 1));
+    assert!(fill.oldest.unwrap() >= Duration::from_millis(120), "{fill}");
+}
