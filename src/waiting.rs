@@ -160,6 +160,7 @@ pub(crate) fn look_at_clocks() {
         all_changed();
     }
     timer::wake_if_overdue(monotonic_us);
+    wake();
 }
 
 /// For INFO: how many wait, and the most that wait for the same bucket.

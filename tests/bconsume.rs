@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use crate::cluster::{self, Cluster};
 use crate::connection::{Connection, Consumed, array, consumed, error_text};
 use crate::server::{Server, wait_as_told, wait_until};
+use crate::wallclock::WallClock;
 use crate::{TOKEN_MS, assert_left_of};
 
 /// A turn may be told so much later than it comes, on a machine that is busy with the
@@ -703,6 +705,99 @@ fn where_memory_is_full_only_a_new_bucket_is_refused() {
     third.assert_error("OOM command not allowed when used memory > 'maxmemory'.");
     assert_nobody_waits(&mut c);
     assert_eq!(c.int("EXISTS gone"), 0);
+}
+
+// -------------------------------------------------------- clocks and clusters
+
+#[test]
+fn a_wall_clock_that_steps_back_stalls_nobody_who_waits() {
+    let clock = WallClock::new();
+    let server = Server::builder().wall_clock(&clock).start();
+    let mut c = server.connect();
+    let mut shift = 0;
+    for back in [30, 3_600, 400 * 86_400] {
+        c.ask("DEL k");
+        c.take("k 10 20 10");
+        let mut first = wait(&server, "k 10 20 8 0");
+        let mut second = Waiting::over(server.connect(), "k 10 20 8 0.6");
+        shift -= back;
+        clock.shift(shift);
+        first.assert_served_after(Duration::from_millis(399));
+        let (reply, took) = second.answer();
+        assert_eq!((reply.allowed, reply.status.as_str()), (0, "empty"));
+        assert!((Duration::from_millis(600)..Duration::from_millis(600) + LATE).contains(&took), "{took:?}");
+    }
+}
+
+#[test]
+fn a_wall_clock_that_steps_ahead_brings_the_turn_of_those_who_wait() {
+    let clock = WallClock::new();
+    let server = Server::builder().wall_clock(&clock).start();
+    let mut c = server.connect();
+    c.take("k 10 0.01 10");
+    let mut clients = [wait(&server, "k 10 0.01 8 0"), wait(&server, "k 10 0.01 2 0"), wait(&server, "k 10 0.01 1 0")];
+    clock.shift(3_600);
+    clients[0].assert_served();
+    clients[1].assert_served();
+    assert_eq!(waiting(&mut c), 1);
+    // It is a time-out that no step moves.
+    let mut timed = Waiting::over(server.connect(), "k 10 0.01 1 0.2");
+    clock.shift(3_500);
+    let (reply, took) = timed.answer();
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert!((Duration::from_millis(200)..Duration::from_millis(200) + LATE).contains(&took), "{took:?}");
+}
+
+#[test]
+fn whoever_waits_for_a_slot_that_moves_is_sent_after_it() {
+    let cluster = Cluster::start();
+    let (source, target, slot) = cluster.around("k");
+    let (mut from, mut to) = (source.connect(), target.connect());
+    from.take("k 10 1e-8 10");
+    let mut clients = [wait(source, "k 10 1e-8 8 0"), wait(source, "k 10 1e-8 2 0")];
+    let mut timed = wait(source, "k 10 1e-8 2 0.3");
+    let [source_id, target_id] = [&mut from, &mut to].map(|c| c.text("CLUSTER MYID"));
+    to.ok(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"));
+    from.ok(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"));
+    from.ok(&format!("MIGRATE 127.0.0.1 {} k 0 20000", target.port()));
+    // A key that has migrated is no full bucket: whoever waits goes on waiting.
+    let (reply, _) = timed.reply();
+    assert!(consumed(&reply).allowed == 0, "{reply:?}");
+    assert_eq!(waiting(&mut from), 2);
+    assert_eq!(from.int("DBSIZE"), 0);
+    for c in [&mut to, &mut from] {
+        c.ok(&format!("CLUSTER SETSLOT {slot} NODE {target_id}"));
+    }
+    for client in &mut clients {
+        client.assert_error(&format!("MOVED {slot} 127.0.0.1:{}", target.port()));
+    }
+    assert_nobody_waits(&mut from);
+    assert_eq!(to.peek("k").tokens(), "0");
+    let mut there = wait(target, "k 10 1e-8 2 0");
+    to.refund("k 2");
+    there.assert_served();
+}
+
+#[test]
+fn a_node_that_loses_its_slots_to_a_replica_serves_nobody_any_more() {
+    let cluster = Cluster::start();
+    let replica = cluster::node();
+    let (primary, _, _) = cluster.around("k");
+    cluster::meet(primary, &replica);
+    let mut r = replica.connect();
+    let id = primary.connect().text("CLUSTER MYID");
+    wait_until("the replica to know the cluster", || r.text("CLUSTER INFO").contains("cluster_state:ok"));
+    wait_until("the replica to follow", || error_text(&r.ask(&format!("CLUSTER REPLICATE {id}"))).is_none());
+    let mut c = primary.connect();
+    c.take("k 10 1e-8 10");
+    replica.wait_for_sync(primary);
+    let mut client = wait(primary, "k 10 1e-8 8 0");
+    r.ok("CLUSTER FAILOVER TAKEOVER");
+    let (reply, _) = client.reply();
+    let error = error_text(&reply).unwrap_or_default();
+    assert!(error.starts_with("UNBLOCKED") || error.starts_with("MOVED"), "{reply:?}");
+    assert_nobody_waits(&mut c);
+    assert_eq!(r.peek("k").tokens(), "0");
 }
 
 // ------------------------------------------------------------------ a crowd

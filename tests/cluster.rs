@@ -9,14 +9,14 @@ use crate::server::{Server, wait_until};
 
 const SLOTS: [(u16, u16); 3] = [(0, 5460), (5461, 10922), (10923, 16383)];
 
-struct Cluster {
+pub(crate) struct Cluster {
     nodes: Vec<Server>,
 }
 
 impl Cluster {
     /// Three primaries that know of each other.
     #[track_caller]
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let nodes: Vec<Server> = SLOTS.iter().map(|_| node()).collect();
         for (node, (first, last)) in nodes.iter().zip(SLOTS) {
             node.connect().ok(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
@@ -46,18 +46,18 @@ impl Cluster {
     }
 
     /// The node that has a key, another one, and the key's slot.
-    fn around(&self, key: &str) -> (&Server, &Server, i64) {
+    pub(crate) fn around(&self, key: &str) -> (&Server, &Server, i64) {
         let slot = self.nodes[0].connect().int(&format!("CLUSTER KEYSLOT {key}"));
         let owner = SLOTS.iter().position(|(first, last)| (i64::from(*first)..=i64::from(*last)).contains(&slot)).unwrap();
         (&self.nodes[owner], &self.nodes[(owner + 1) % SLOTS.len()], slot)
     }
 }
 
-fn node() -> Server {
+pub(crate) fn node() -> Server {
     Server::builder().tcp().conf("cluster-enabled yes").conf("cluster-node-timeout 20000").start()
 }
 
-fn meet(one: &Server, other: &Server) {
+pub(crate) fn meet(one: &Server, other: &Server) {
     if one.port() != other.port() {
         one.connect().ok(&format!("CLUSTER MEET 127.0.0.1 {}", other.port()));
     }
