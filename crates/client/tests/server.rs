@@ -20,7 +20,7 @@ use tokenbucket_client::{Buckets, RateLimiter, Redis, WhenAway};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Long enough for a loaded machine, short enough to wait for.
-pub(crate) const TIME_OUT: Duration = Duration::from_millis(300);
+pub(crate) const TIME_OUT: Duration = Duration::from_millis(600);
 
 pub(crate) struct Server {
     dir: TempDir,

@@ -113,14 +113,14 @@ async fn what_the_response_says_is_left_is_synced() {
 #[tokio::test]
 async fn it_waits_for_a_slot_where_it_is_told_to() {
     let vendor = Vendor::start().await;
-    let limit = Limit::per(1, Duration::from_millis(200)).unwrap();
-    let layer = RateLimitLayer::new(RateLimiter::in_process(), limit).wait_up_to(Duration::from_millis(300));
+    let limit = Limit::per(1, Duration::from_millis(500)).unwrap();
+    let layer = RateLimitLayer::new(RateLimiter::in_process(), limit).wait_up_to(Duration::from_millis(700));
     let client = ServiceBuilder::new().layer(layer).service(http_client());
     let start = Instant::now();
     for _ in 0..2 {
         client.clone().oneshot(vendor.request("/")).await.unwrap();
     }
-    assert!(start.elapsed() >= Duration::from_millis(199), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(499), "{:?}", start.elapsed());
     // The third of three at once would have to wait too long.
     let calls: Vec<_> = (0..3).map(|_| tokio::spawn(client.clone().oneshot(vendor.request("/")))).collect();
     let mut refused = 0;

@@ -14,6 +14,13 @@
 //! Any other response that says what is left. Several counts in one response are
 //! kept apart by [`Advice::policies`]; the tightest of them decides.
 //!
+//! # A reset that cannot be believed
+//! One of no known form, or more than 366 days ahead, is no value: what is left is synced
+//! without it. One that is not in the future ends a window that is over: what was left in
+//! that is no value either, and a 429 is as one with nothing in it. A window longer than
+//! the server's `tokenbucket.max-window` is cut there, and a penalty to the end of a window
+//! to the cap, as any penalty.
+//!
 //! # Without a preset
 //! The guess: the IETF's `RateLimit` and `RateLimit-Policy`, or else
 //! `RateLimit-Limit`, `-Remaining` and `-Reset` of its earlier drafts, or else
