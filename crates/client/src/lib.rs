@@ -54,7 +54,7 @@ pub use limiter::{Buckets, Observed, RateLimiter, Redis, WhenAway};
 pub use local::Local;
 pub use redis;
 pub use reply::{Decision, JointDecision, Origin, Penalised, Reading, Status, Synced};
-pub use request::{Consume, MultiConsume, Peek, Penalise, Refund, Request, Sync};
+pub use request::{BlockingConsume, Consume, MultiConsume, Peek, Penalise, Refund, Request, Sync};
 
 /// The examples of the README, so that they are compiled.
 #[cfg(all(doctest, feature = "limiter"))]

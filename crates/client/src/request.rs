@@ -218,6 +218,94 @@ impl Request for MultiConsume {
     }
 }
 
+/// `TB.BCONSUME`: takes tokens, and waits on the server until it has them. First come,
+/// first served over all clients.
+///
+/// It keeps its connection busy for as long as it waits, so it is no [`Request`]: over a
+/// connection that others share it would hold them all up. Asynchronously it opens a
+/// connection of its own, for this one wait.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tokenbucket_client::{BlockingConsume, Limit};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = redis::Client::open("redis://127.0.0.1")?;
+/// let request = BlockingConsume::new("vendor", Limit::per_second(10)?).time_out(Duration::from_secs(30));
+/// if request.query_async(&client).await?.is_allowed() {
+///     // Its turn has come: call, now.
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct BlockingConsume {
+    key: Vec<u8>,
+    limit: Limit,
+    tokens: Tokens,
+    time_out: Option<Duration>,
+}
+
+impl BlockingConsume {
+    /// One token of the bucket at `key`, which keeps to `limit`, as long as it takes.
+    pub fn new(key: impl Into<Vec<u8>>, limit: Limit) -> Self {
+        Self { key: key.into(), limit, tokens: Tokens::ONE, time_out: None }
+    }
+
+    /// So many tokens.
+    #[must_use]
+    pub fn tokens(mut self, tokens: impl Into<Tokens>) -> Self {
+        self.tokens = tokens.into();
+        self
+    }
+
+    /// Waits no longer than that (at most 366 days). Then it is denied, and
+    /// [`Decision::wait`] says when it would have had its turn.
+    #[must_use]
+    pub fn time_out(mut self, duration: Duration) -> Self {
+        // Of 0 the server waits as long as it takes.
+        self.time_out = Some(duration.clamp(Duration::from_micros(1), MAX_WAIT));
+        self
+    }
+
+    /// The command as the `redis` crate sends it, for a connection that nobody shares
+    /// and that has no time-out of its own.
+    pub fn command(&self) -> Cmd {
+        let mut command = redis::cmd("TB.BCONSUME");
+        command.arg(&self.key).arg(self.limit.capacity().to_string()).arg(self.limit.tokens().to_string());
+        command.arg(self.tokens.to_string()).arg(Seconds(self.time_out.unwrap_or_default()).to_string());
+        if self.limit.period() != Duration::from_secs(1) {
+            command.arg("PER").arg(Seconds(self.limit.period()).to_string());
+        }
+        command
+    }
+
+    /// Waits over a blocking connection, also to a cluster or out of a pool.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`]; `UNBLOCKED` where the server has become
+    /// a replica meanwhile.
+    pub fn query(&self, connection: &mut dyn redis::ConnectionLike) -> Result<Decision, Error> {
+        Ok(self.command().query(connection)?)
+    }
+
+    /// Waits over a connection that is opened for it. A future that is dropped closes it,
+    /// which gives up the place among those who wait, and takes nothing; but for a grant
+    /// that is on its way just then, whose tokens are lost.
+    ///
+    /// In a cluster `client` is one of the node that has the key.
+    ///
+    /// # Errors
+    /// As [`BlockingConsume::query`].
+    #[cfg(feature = "aio")]
+    pub async fn query_async(&self, client: &redis::Client) -> Result<Decision, Error> {
+        // Its driver ends with the last handle, which is this one.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        Ok(self.command().query_async(&mut connection).await?)
+    }
+}
+
 /// A moment, as a caller has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
@@ -390,7 +478,10 @@ mod tests {
     use super::*;
 
     fn words(request: &impl Request) -> String {
-        let command = request.command();
+        text(&request.command())
+    }
+
+    fn text(command: &Cmd) -> String {
         let words = command.args_iter().map(|arg| match arg {
             redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
             _ => unreachable!(),
@@ -423,6 +514,19 @@ mod tests {
             (words(&Sync::new("k", 3).reset_at(moment)), "TB.SYNC k 3 RESETAT 1764508247.25"),
             (words(&Refund::new("k", 3)), "TB.REFUND k 3"),
             (words(&Peek::new(b"\x01k".to_vec())), "TB.PEEK \u{1}k"),
+            (words(&MultiConsume::new().and("a", limit, 1).and("b", slow, half)), "TB.MCONSUME 2 a b 10 10 1 1 2 7 0.5 1.5"),
+            (
+                words(&MultiConsume::new().and("a", limit, 3).max_wait(Duration::from_secs(2))),
+                "TB.MCONSUME 1 a 10 10 3 1 MAXWAIT 2",
+            ),
+            (text(&BlockingConsume::new("k", limit).command()), "TB.BCONSUME k 10 10 1 0"),
+            (
+                text(&BlockingConsume::new("k", slow).tokens(half).time_out(Duration::from_millis(250)).command()),
+                "TB.BCONSUME k 2 7 0.5 0.25 PER 1.5",
+            ),
+            // 0 would be for ever.
+            (text(&BlockingConsume::new("k", limit).time_out(Duration::ZERO).command()), "TB.BCONSUME k 10 10 1 0.000001"),
+            (text(&BlockingConsume::new("k", limit).time_out(Duration::MAX).command()), "TB.BCONSUME k 10 10 1 31622400"),
         ] {
             assert_eq!(written, expected);
         }

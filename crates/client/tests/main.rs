@@ -3,6 +3,7 @@
 
 mod agreement;
 mod away;
+mod blocking;
 mod cancelled;
 mod explain;
 mod fuzz;
