@@ -24,8 +24,8 @@ pub(crate) fn run(context: &Context) {
     for _ in 0..MOST_AT_ONCE {
         match waiting::next_due(now_us) {
             Some(Due::Turn(line)) => serve(context, line),
-            Some(Due::TimeOut(line, place)) => {
-                if let Some(left) = waiting::leave_place(line, place) {
+            Some(Due::TimeOut(line, ticket)) => {
+                if let Some(left) = waiting::leave_by_ticket(line, ticket) {
                     left.waiter.client.answer(refuse(context, &left));
                 }
             }
@@ -51,7 +51,7 @@ fn serve(context: &Context, line: LineId) {
     if !context.may_write() {
         return waiting::turn_in(line, RETRY_US);
     }
-    let Some((database, key)) = waiting::place_of(line) else { return };
+    let Some((database, key)) = waiting::bucket_of(line) else { return };
     context.select(database);
     let (place, found) = match Place::open(context, key.as_word(), Access::Write) {
         Ok(opened) => opened,
@@ -73,7 +73,7 @@ fn serve(context: &Context, line: LineId) {
             let (turn, effect) = bucket.serve(&mut line.queue, &line.limit, now_us);
             changed |= effect == Effect::Changed;
             match turn {
-                Turn::Of(place, decision) => served.push((place, line.waiter(place), decision)),
+                Turn::Of(ticket, decision) => served.push((ticket, line.waiter(ticket), decision)),
                 Turn::In(us) => break Some(us),
                 Turn::Nobody => break None,
             }
@@ -85,8 +85,8 @@ fn serve(context: &Context, line: LineId) {
         next_us
     });
     let stored = if changed { place.save_served(&bucket, now_us) } else { Ok(()) };
-    for (place, waiter, decision) in served {
-        waiting::leave_place(line, place);
+    for (ticket, waiter, decision) in served {
+        waiting::leave_by_ticket(line, ticket);
         let Some(waiter) = waiter else { continue };
         let outcome = match &stored {
             Err(error) if decision.allowed > 0 => Err(error.clone()),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::ffi::{Blocked, Context, KeptWord, Locked, Word, time, timer};
 use crate::{clock, config};
-use tokenbucket::{Bucket, Consume, DebtTooLong, Decision, Effect, Limit, Place, Queue, Tokens};
+use tokenbucket::{Bucket, Consume, DebtTooLong, Decision, Effect, Limit, Queue, Ticket, Tokens};
 
 static ROOM: Locked<Room> = Locked::new(Room {
     lines: BTreeMap::new(),
@@ -34,7 +34,7 @@ struct Room {
     lines: BTreeMap<LineId, Line>,
     /// By database and name.
     by_key: BTreeMap<c_int, BTreeMap<Box<[u8]>, LineId>>,
-    by_client: BTreeMap<Blocked, (LineId, Place)>,
+    by_client: BTreeMap<Blocked, (LineId, Ticket)>,
     /// What is to be done, by moments of the monotonic clock.
     agenda: BTreeSet<(i64, Due)>,
     /// How many lines there have been.
@@ -53,7 +53,7 @@ pub(crate) enum Due {
     /// To see whether it is the first one's turn.
     Turn(LineId),
     /// To let one go whose time is over.
-    TimeOut(LineId, Place),
+    TimeOut(LineId, Ticket),
 }
 
 /// Those who wait for one bucket.
@@ -61,7 +61,7 @@ pub(crate) struct Line {
     database: c_int,
     key: KeptWord,
     pub(crate) queue: Queue,
-    waiters: BTreeMap<Place, Waiter>,
+    waiters: BTreeMap<Ticket, Waiter>,
     /// The limit in force when the bucket was last seen; it decides where there is no
     /// bucket any more.
     pub(crate) limit: Limit,
@@ -206,23 +206,23 @@ pub(crate) fn enter(
 /// Takes a client out of its line, wherever that is. `None` if it does not wait any more.
 pub(crate) fn leave(client: Blocked) -> Option<Left> {
     let left = ROOM.with(|room| {
-        let (id, place) = *room.by_client.get(&client)?;
-        room.leave(id, place)
+        let (id, ticket) = *room.by_client.get(&client)?;
+        room.leave(id, ticket)
     });
     wake();
     left
 }
 
-/// As [`leave`], of one that is known by its place.
-pub(crate) fn leave_place(id: LineId, place: Place) -> Option<Left> {
-    ROOM.with(|room| room.leave(id, place))
+/// As [`leave`], of one that is known by its ticket.
+pub(crate) fn leave_by_ticket(id: LineId, ticket: Ticket) -> Option<Left> {
+    ROOM.with(|room| room.leave(id, ticket))
 }
 
 /// Takes the first out of a line.
 pub(crate) fn leave_first(id: LineId) -> Option<Left> {
     ROOM.with(|room| {
-        let (place, _) = room.lines.get(&id)?.queue.first()?;
-        room.leave(id, place)
+        let (ticket, _) = room.lines.get(&id)?.queue.first()?;
+        room.leave(id, ticket)
     })
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn wake() {
 }
 
 /// Where a line's bucket is. `None` for one that has no more waiters.
-pub(crate) fn place_of(id: LineId) -> Option<(c_int, KeptWord)> {
+pub(crate) fn bucket_of(id: LineId) -> Option<(c_int, KeptWord)> {
     ROOM.with(|room| room.lines.get(&id).map(|line| (line.database, line.key.clone())))
 }
 
@@ -282,26 +282,26 @@ impl Room {
 
     fn enter(&mut self, id: LineId, waiter: Waiter, limit: Limit) {
         let Some(line) = self.lines.get_mut(&id) else { return };
-        let place = line.queue.push(waiter.tokens);
+        let ticket = line.queue.push(waiter.tokens);
         line.limit = limit;
-        line.waiters.insert(place, waiter);
-        self.by_client.insert(waiter.client, (id, place));
+        line.waiters.insert(ticket, waiter);
+        self.by_client.insert(waiter.client, (id, ticket));
         if let Some(moment_us) = waiter.gives_up_us {
-            self.agenda.insert((moment_us, Due::TimeOut(id, place)));
+            self.agenda.insert((moment_us, Due::TimeOut(id, ticket)));
         }
         WAITING.fetch_add(1, Relaxed);
     }
 
-    fn leave(&mut self, id: LineId, place: Place) -> Option<Left> {
+    fn leave(&mut self, id: LineId, ticket: Ticket) -> Option<Left> {
         let line = self.lines.get_mut(&id)?;
-        let waiter = line.waiters.remove(&place)?;
+        let waiter = line.waiters.remove(&ticket)?;
         WAITING.fetch_sub(1, Relaxed);
         self.by_client.remove(&waiter.client);
         if let Some(moment_us) = waiter.gives_up_us {
-            self.agenda.remove(&(moment_us, Due::TimeOut(id, place)));
+            self.agenda.remove(&(moment_us, Due::TimeOut(id, ticket)));
         }
-        let was_first = line.queue.first().is_some_and(|(first, _)| first == place);
-        line.queue.remove(place);
+        let was_first = line.queue.first().is_some_and(|(first, _)| first == ticket);
+        line.queue.remove(ticket);
         let left = Left { line: id, database: line.database, key: line.key.clone(), waiter, limit: line.limit };
         if line.waiters.is_empty() {
             self.close(id);
@@ -342,8 +342,8 @@ impl Room {
 }
 
 impl Line {
-    /// The one at a place that has left the queue.
-    pub(crate) fn waiter(&self, place: Place) -> Option<Waiter> {
-        self.waiters.get(&place).copied()
+    /// Whose ticket it is.
+    pub(crate) fn waiter(&self, ticket: Ticket) -> Option<Waiter> {
+        self.waiters.get(&ticket).copied()
     }
 }

@@ -5,7 +5,7 @@
 //! with the call, decide, take. Names and symbols: the essay in `lib.rs`.
 
 use crate::limit::{Limit, MAX_FILL_US, Moment, Rate, Tokens};
-use crate::queue::{MAX_LATE_US, Place, Queue};
+use crate::queue::{MAX_LATE_US, Queue, Ticket};
 use crate::usual;
 
 /// How long a bucket without a limit outlives the last thing it remembers, in
@@ -151,7 +151,7 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// This one has its tokens, or will never have them: it has left the queue.
-    Of(Place, Decision),
+    Of(Ticket, Decision),
     /// Nothing, for so many microseconds.
     In(u64),
     /// Nothing: nobody waits.
@@ -296,7 +296,7 @@ impl Bucket {
     pub fn serve(&mut self, waiting: &mut Queue, limit: &Limit, now_us: i64) -> (Turn, Effect) {
         let limit = *self.limit().unwrap_or(limit);
         let too_large = waiting.first_above(limit.capacity());
-        let Some((place, tokens)) = too_large.or_else(|| waiting.first()) else { return (Turn::Nobody, Effect::Unchanged) };
+        let Some((ticket, tokens)) = too_large.or_else(|| waiting.first()) else { return (Turn::Nobody, Effect::Unchanged) };
         let mut at_us = waiting.unserved_since_us().clamp(now_us.saturating_sub(MAX_LATE_US), now_us);
         loop {
             let (mut bucket, known) = self.adopt(&limit, at_us);
@@ -329,12 +329,12 @@ impl Bucket {
             if effect == Effect::Changed {
                 *self = Self::Limited(bucket);
             }
-            waiting.remove(place);
+            waiting.remove(ticket);
             waiting.look_again_from(at_us);
             bucket.settle(now_us);
             let decision = bucket.report(verdict, now_us);
             let remaining = if waiting.is_empty() { decision.remaining } else { 0 };
-            return (Turn::Of(place, Decision { remaining, ..decision }), effect);
+            return (Turn::Of(ticket, Decision { remaining, ..decision }), effect);
         }
     }
 

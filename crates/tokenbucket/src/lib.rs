@@ -117,4 +117,4 @@ pub use bucket::{
 };
 pub use decimal::{Decimal, MAX_TEXT, Rounding};
 pub use limit::{Limit, MAX_FILL_US, Moment, Rate, Tokens};
-pub use queue::{MAX_LATE_US, Place, Queue};
+pub use queue::{MAX_LATE_US, Queue, Ticket};

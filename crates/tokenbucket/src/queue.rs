@@ -15,9 +15,9 @@ pub const MAX_LATE_US: i64 = 25_000;
 /// Requests in the order they came, each for some tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
-    /// Who is at each leaf, in ascending order. Those who have left stay until the tree
+    /// Whose ticket is at each leaf, in ascending order. Those who have left stay until the tree
     /// is full, with nothing at their leaf.
-    places: Vec<Place>,
+    tickets: Vec<Ticket>,
     /// A binary tree in one row: the root at 1, the children of n at 2n and 2n + 1,
     /// the leaves in its second half. (Nothing is at 0.)
     sums: Vec<Sum>,
@@ -27,9 +27,9 @@ pub struct Queue {
     since_us: i64,
 }
 
-/// Where in a queue a request stands: later ones are greater.
+/// Which request it is: later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(u64);
+pub struct Ticket(u64);
 
 /// What is known of neighbours in the queue together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,33 +51,33 @@ pub(crate) struct Run {
 
 impl Queue {
     /// One more, at the end.
-    pub fn push(&mut self, tokens: Tokens) -> Place {
-        if self.places.len() == self.leaves() {
+    pub fn push(&mut self, tokens: Tokens) -> Ticket {
+        if self.tickets.len() == self.leaves() {
             self.make_room();
         }
-        let place = Place(self.came);
+        let ticket = Ticket(self.came);
         self.came += 1;
-        self.places.push(place);
-        self.set(self.places.len() - 1, Sum::of(tokens));
-        place
+        self.tickets.push(ticket);
+        self.set(self.tickets.len() - 1, Sum::of(tokens));
+        ticket
     }
 
-    /// Whoever stood there has left. Returns whether anybody did.
-    pub fn remove(&mut self, place: Place) -> bool {
-        let Ok(leaf) = self.places.binary_search(&place) else { return false };
+    /// Whoever has the ticket has left. Returns whether it had not before.
+    pub fn remove(&mut self, ticket: Ticket) -> bool {
+        let Ok(leaf) = self.tickets.binary_search(&ticket) else { return false };
         let stood = self.sum(self.leaves() + leaf).requests > 0;
         self.set(leaf, Sum::default());
         stood
     }
 
     /// Whose turn it is, and for how many tokens.
-    pub fn first(&self) -> Option<(Place, Tokens)> {
-        self.place_at(self.run(0, |sum| sum.requests > 0).stopped_at)
+    pub fn first(&self) -> Option<(Ticket, Tokens)> {
+        self.ticket_at(self.run(0, |sum| sum.requests > 0).stopped_at)
     }
 
     /// The first that wants more than `tokens`.
-    pub fn first_above(&self, tokens: Tokens) -> Option<(Place, Tokens)> {
-        self.place_at(self.run(0, |sum| sum.largest > tokens).stopped_at)
+    pub fn first_above(&self, tokens: Tokens) -> Option<(Ticket, Tokens)> {
+        self.ticket_at(self.run(0, |sum| sum.largest > tokens).stopped_at)
     }
 
     /// Turns may come from here on, not before: nobody waited yet, or the bucket is
@@ -136,9 +136,9 @@ impl Queue {
         Run { sum, stopped_at: Some((node - leaves, self.sum(node).largest)) }
     }
 
-    fn place_at(&self, found: Option<(usize, Tokens)>) -> Option<(Place, Tokens)> {
+    fn ticket_at(&self, found: Option<(usize, Tokens)>) -> Option<(Ticket, Tokens)> {
         let (leaf, tokens) = found?;
-        self.places.get(leaf).map(|place| (*place, tokens))
+        self.tickets.get(leaf).map(|ticket| (*ticket, tokens))
     }
 
     fn leaves(&self) -> usize {
@@ -152,8 +152,8 @@ impl Queue {
     fn set(&mut self, leaf: usize, sum: Sum) {
         let mut node = self.leaves() + leaf;
         let mut sum = sum;
-        while let Some(place) = self.sums.get_mut(node) {
-            *place = sum;
+        while let Some(known) = self.sums.get_mut(node) {
+            *known = sum;
             if node <= 1 {
                 return;
             }
@@ -165,16 +165,16 @@ impl Queue {
     /// Lets go of those who have left; grows where they were fewer than half.
     fn make_room(&mut self) {
         let leaves = self.leaves();
-        let old = std::mem::take(&mut self.places).into_iter().enumerate();
-        let staying: Vec<(Place, Sum)> =
-            old.map(|(leaf, place)| (place, self.sum(leaves + leaf))).filter(|(_, sum)| sum.requests > 0).collect();
+        let old = std::mem::take(&mut self.tickets).into_iter().enumerate();
+        let staying: Vec<(Ticket, Sum)> =
+            old.map(|(leaf, ticket)| (ticket, self.sum(leaves + leaf))).filter(|(_, sum)| sum.requests > 0).collect();
         let leaves = (2 * staying.len()).next_power_of_two().max(4);
         self.sums.clear();
         self.sums.resize(2 * leaves, Sum::default());
         self.sums.shrink_to_fit();
-        for (place, sum) in staying {
-            self.places.push(place);
-            self.set(self.places.len() - 1, sum);
+        for (ticket, sum) in staying {
+            self.tickets.push(ticket);
+            self.set(self.tickets.len() - 1, sum);
         }
     }
 }

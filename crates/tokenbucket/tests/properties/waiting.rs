@@ -3,7 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokenbucket::{Bucket, Consume, Decision, Effect, Limit, Mode, Place, Queue, Status, Tokens, Turn};
+use tokenbucket::{Bucket, Consume, Decision, Effect, Limit, Mode, Queue, Status, Ticket, Tokens, Turn};
 
 use crate::cases;
 use crate::histories::{Amount, Deed, History, Order, Outcome, Player, Way, amount, history, limits, span, start_us, step};
@@ -35,14 +35,14 @@ proptest! {
     #[test]
     fn a_queue_is_a_list_that_is_quick_to_search(moves in moves(), above in 0..50_u64) {
         let tokens = |n: u64| Tokens::from_millionths(n).unwrap();
-        let (mut queue, mut list) = (Queue::default(), Vec::<(Place, Tokens)>::new());
+        let (mut queue, mut list) = (Queue::default(), Vec::<(Ticket, Tokens)>::new());
         for one in moves {
             match one {
                 Move::Comes(n) => list.push((queue.push(tokens(n)), tokens(n))),
                 Move::Leaves(which) if !list.is_empty() => {
-                    let (place, _) = list.remove(which % list.len());
-                    prop_assert!(queue.remove(place));
-                    prop_assert!(!queue.remove(place), "it left twice");
+                    let (ticket, _) = list.remove(which % list.len());
+                    prop_assert!(queue.remove(ticket));
+                    prop_assert!(!queue.remove(ticket), "it left twice");
                 }
                 Move::FirstIsServed if !list.is_empty() => prop_assert!(queue.remove(list.remove(0).0)),
                 Move::Leaves(_) | Move::FirstIsServed => {}
@@ -50,7 +50,7 @@ proptest! {
             prop_assert_eq!(queue.first(), list.first().copied());
             prop_assert_eq!(queue.first_above(tokens(above)), list.iter().find(|(_, n)| *n > tokens(above)).copied());
             prop_assert_eq!((queue.len(), queue.is_empty()), (list.len(), list.is_empty()));
-            prop_assert!(list.is_sorted(), "places do not follow the order of arrival");
+            prop_assert!(list.is_sorted(), "tickets do not follow the order of arrival");
         }
     }
 }
@@ -200,7 +200,7 @@ fn waiter() -> BoxedStrategy<Waiter> {
 struct Service<'h> {
     player: Player<'h>,
     queue: Queue,
-    waiting: Vec<(Place, Tokens)>,
+    waiting: Vec<(Ticket, Tokens)>,
     limit: Limit,
     grants: Vec<Grant>,
     /// The last moment at which something has changed.
@@ -233,8 +233,8 @@ impl<'h> Service<'h> {
                     assert!(us > 0 && !self.waiting.is_empty(), "a wait for nothing");
                     return Some(us);
                 }
-                Turn::Of(place, decision) => {
-                    let index = self.waiting.iter().position(|(waiting, _)| *waiting == place).expect("one who waits");
+                Turn::Of(ticket, decision) => {
+                    let index = self.waiting.iter().position(|(waiting, _)| *waiting == ticket).expect("one who waits");
                     let (_, tokens) = self.waiting.remove(index);
                     if decision.allowed > 0 {
                         assert_eq!(index, 0, "served out of turn");
@@ -303,8 +303,8 @@ proptest! {
             match waiter {
                 Waiter::Nobody => {}
                 Waiter::GoesAway(which) if !service.waiting.is_empty() => {
-                    let (place, _) = service.waiting.remove(which % service.waiting.len());
-                    assert!(service.queue.remove(place));
+                    let (ticket, _) = service.waiting.remove(which % service.waiting.len());
+                    assert!(service.queue.remove(ticket));
                 }
                 Waiter::GoesAway(_) => {}
                 Waiter::Comes(amount) => {
@@ -375,13 +375,13 @@ fn many_who_come_and_go_behind_one_who_stays_leave_nothing_behind() {
     let stays = queue.push(Tokens::ONE);
     let size = |queue: &Queue| format!("{queue:?}").len();
     for _ in 0..100 {
-        let place = queue.push(Tokens::ONE);
-        queue.remove(place);
+        let ticket = queue.push(Tokens::ONE);
+        queue.remove(ticket);
     }
     let small = size(&queue);
     for _ in 0..100_000 {
-        let place = queue.push(Tokens::ONE);
-        queue.remove(place);
+        let ticket = queue.push(Tokens::ONE);
+        queue.remove(ticket);
     }
     assert!(size(&queue) < 2 * small, "the queue grows with those who have left");
     assert_eq!(queue.first(), Some((stays, Tokens::ONE)));
