@@ -1,0 +1,64 @@
+// What a worker needs of the token bucket, over ioredis (or node-redis, by `call`).
+//
+// A limit is { capacity, rate, per }: at most `capacity` calls at once, `rate` more every
+// `per` seconds. It travels with every call, so there is nothing to set up.
+
+import { setTimeout as sleep } from "node:timers/promises";
+
+/** There is no call to be had now. Not the job's fault: delay it, and count no attempt. */
+export class RateLimitExceededError extends Error {
+  /** Why: "empty", "frozen" (a 429) or "window" (the vendor's own count). */
+  status;
+  /** Come back after so many milliseconds. */
+  delayMs;
+
+  constructor(key, status, delayMs) {
+    super(`${key} is ${status}, again in ${delayMs} ms`);
+    this.name = "RateLimitExceededError";
+    this.status = status;
+    this.delayMs = delayMs;
+  }
+}
+
+/**
+ * Takes tokens if they are there now, or within `maxWaitMs`: then they are yours after
+ * `delayMs`. If not allowed, `delayMs` says when to ask again. 0 tokens only ask.
+ */
+export async function checkRateLimit(redis, key, { capacity, rate, per = 1 }, { tokens = 1, maxWaitMs = 0 } = {}) {
+  const reserve = maxWaitMs > 0 ? ["MAXWAIT", maxWaitMs / 1000] : [];
+  const reply = await redis.call("TB.CONSUME", key, capacity, rate, tokens, "PER", per, ...reserve);
+  // A later server may append more.
+  const [allowed, remaining, delayMs, , status] = reply;
+  if (status === "never") throw new RangeError(`${key}: ${tokens} tokens are more than its capacity of ${capacity}`);
+  return { allowed: allowed === 1, remaining, delayMs, status };
+}
+
+/**
+ * Makes `call`, which gives a fetch Response, when there is a token for it, and waits for
+ * one for at most `maxWaitMs`. A 429 stops everybody who uses this key.
+ */
+export async function executeWithRateLimit(redis, key, limit, call, { maxWaitMs = 1000 } = {}) {
+  for (;;) {
+    const slot = await checkRateLimit(redis, key, limit, { maxWaitMs });
+    if (!slot.allowed) throw new RateLimitExceededError(key, slot.status, slot.delayMs);
+    if (slot.delayMs === 0) break;
+    await sleep(slot.delayMs);
+    // A 429 that another worker got meanwhile has voided the slot.
+    const now = await checkRateLimit(redis, key, limit, { tokens: 0 });
+    if (now.status !== "frozen") break;
+  }
+  const response = await call();
+  if (response.status === 429) {
+    throw new RateLimitExceededError(key, "frozen", await penalise(redis, key, response));
+  }
+  return response;
+}
+
+/** Nothing for anybody before the response's Retry-After; says for how many milliseconds. */
+export async function penalise(redis, key, response) {
+  const after = response.headers.get("retry-after") ?? "";
+  if (/^\d+(\.\d+)?$/.test(after)) return await redis.call("TB.PENALISE", key, after);
+  const date = Date.parse(after);
+  if (!Number.isNaN(date)) return await redis.call("TB.PENALISE", key, "UNTIL", date / 1000);
+  return await redis.call("TB.PENALISE", key, 10); // it did not say
+}
