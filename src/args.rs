@@ -35,6 +35,9 @@ pub(crate) const MAXWAIT: Argument = Argument { name: "MAXWAIT", must_be: "a num
 /// What most amounts have to be.
 pub(crate) const FROM_0: &str = "a number from 0 to 1000000000000";
 
+/// The most keys of one call.
+pub(crate) const MAX_KEYS: usize = 64;
+
 /// The highest rate, in millionths of a token.
 const MAX_RATE: u64 = Tokens::MAX.millionths();
 /// The longest period, in milliseconds.
@@ -90,6 +93,15 @@ impl<'call> Iterator for Args<'call> {
     fn next(&mut self) -> Option<&'call [u8]> {
         self.peeked.take().or_else(|| self.words.next().map(Word::bytes))
     }
+}
+
+/// How many keys follow; `None` for what is no such number. It is read as the server
+/// reads it: one that the server cannot read ("01") would have the keys checked by
+/// nobody, neither for the user nor for the slot.
+pub(crate) fn key_count(text: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(text).ok()?;
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|count| plain && (1..=MAX_KEYS).contains(count))
 }
 
 /// An amount of tokens from `least` on.

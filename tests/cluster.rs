@@ -68,8 +68,38 @@ fn id(node: &Server) -> String {
 }
 
 /// A call of each command on `k`.
-const CALLS: [&str; 6] =
-    ["TB.CONSUME k 10 1e-8 2", "TB.CONSUME k 10 1e-8 0", "TB.PENALISE k 0", "TB.SYNC k 3", "TB.REFUND k 1", "TB.PEEK k"];
+const CALLS: [&str; 7] = [
+    "TB.CONSUME k 10 1e-8 2",
+    "TB.CONSUME k 10 1e-8 0",
+    "TB.MCONSUME 1 k 10 1e-8 1 1",
+    "TB.PENALISE k 0",
+    "TB.SYNC k 3",
+    "TB.REFUND k 1",
+    "TB.PEEK k",
+];
+
+#[test]
+fn buckets_of_one_call_lie_in_one_slot() {
+    let cluster = Cluster::start();
+    let across = "CROSSSLOT Keys in request don't hash to the same slot";
+    for node in &cluster.nodes {
+        let mut c = node.connect();
+        assert_eq!(c.error("TB.MCONSUME 2 a b 10 1 1 1 10 1 1 1"), across);
+        assert_eq!(c.error("TB.MCONSUME 3 {x}:1 {x}:2 {y}:3 10 1 1 1 10 1 1 1 10 1 1 1"), across);
+        let script = "return redis.call('TB.MCONSUME', 2, KEYS[1], KEYS[2], 10, 1, 1, 1, 10, 1, 1, 1)";
+        assert_eq!(c.error_bytes(&["EVAL", script, "2", "a", "b"]), across);
+        // A count that is none names no key; nothing is opened, here or elsewhere.
+        for count in ["0", "01", "65", "x"] {
+            let refused = c.error(&format!("TB.MCONSUME {count} a 10 1 1 1"));
+            assert_eq!(refused, "ERR numkeys must be a whole number from 1 to 64");
+        }
+        assert_eq!(c.int("DBSIZE"), 0);
+    }
+    let (owner, other, slot) = cluster.around("{x}:1");
+    let call = "TB.MCONSUME 2 {x}:1 {x}:2 10 1e-8 1 1 10 1e-8 2 1";
+    assert_eq!(other.connect().error(call), format!("MOVED {slot} 127.0.0.1:{}", owner.port()));
+    assert_eq!(int(&array(owner.connect().ask(call))[0]), 1);
+}
 
 #[test]
 fn a_client_is_sent_to_the_node_that_has_the_bucket() {

@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
-use crate::args::{self, Args};
+use crate::args::{self, Args, MAX_KEYS};
 use crate::error::Error;
 use crate::ffi::{Access, Context, Word};
 use crate::keyspace::Place;
@@ -45,8 +45,6 @@ pub(super) const COMMAND: Command = Command {
     details: include_str!("mconsume.md"),
     run,
 };
-
-const MAX_KEYS: usize = 64;
 
 /// A bucket with what is asked of it.
 struct Part<'call> {
@@ -104,12 +102,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
 
 fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume>), Error> {
     let count = args.required()?;
-    // As the server reads it where it looks for the keys: one that it cannot read ("01")
-    // would have its keys checked by nobody, neither for the user nor for the slot.
-    let digits = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
-    let count = std::str::from_utf8(count).ok().filter(digits);
-    let count = count.and_then(|text| text.parse().ok()).filter(|count| (1..=MAX_KEYS).contains(count));
-    let count = count.ok_or(Error::KeyCount { most: MAX_KEYS })?;
+    let count = args::key_count(count).ok_or(Error::KeyCount { most: MAX_KEYS })?;
     let mut keys: Vec<Word<'call>> = Vec::with_capacity(count);
     for _ in 0..count {
         let key = args.key()?;

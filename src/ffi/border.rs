@@ -9,7 +9,8 @@ use redis_module::raw;
 use super::constants::{ERR, OK};
 use super::context::{Context, log_warning};
 use super::words::Words;
-use crate::args::Args;
+use crate::args::{self, Args};
+use crate::commands::spec::{Command, Keys};
 use crate::commands::{COMMANDS, Call};
 use crate::error::Error;
 use crate::reply::Reply;
@@ -42,6 +43,9 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     };
     // SAFETY: the server passes a live context, and argc arguments that live as long as the call.
     let (context, words) = unsafe { (Context::new(ctx), Words::after_name(argv, argc)) };
+    if command.keys == Keys::Counted && tells_keys(&context, words.clone(), command) {
+        return OK;
+    }
     // The reply is written after the closure has returned: a panic half-way
     // through one would leave the client waiting for the rest.
     let mut outcome = Err(Error::Internal);
@@ -49,6 +53,25 @@ unsafe extern "C" fn entry<const INDEX: usize>(
     answer(&context, &outcome);
     OK
 }
+
+/// Where keys are counted the server asks for their places before it looks for the slot:
+/// the command is called, and is not to be run. (It has them in the description too, and
+/// looks there for the user's permissions alone.)
+fn tells_keys(context: &Context, mut words: Words<'_>, command: &Command) -> bool {
+    if !context.asks_for_keys() {
+        return false;
+    }
+    // A count that is wrong has no keys: the call is then refused before it opens any.
+    if let Some(count) = words.next().and_then(|count| args::key_count(count.bytes()))
+        && words.count() >= count
+    {
+        (0..count).for_each(|key| context.tell_key(key + FIRST_OF_COUNTED, command.key_flags()));
+    }
+    true
+}
+
+/// Where the first key is, after the command's name and the count.
+const FIRST_OF_COUNTED: usize = 2;
 
 /// Writes what came of a call.
 #[inline]

@@ -73,6 +73,21 @@ impl Context {
         unsafe { api!(RedisModule_SelectDb(self.0, database)) };
     }
 
+    // ----------------------------------------------------------------- keys
+
+    /// Whether the server calls the command only to learn where its keys are.
+    pub(super) fn asks_for_keys(&self) -> bool {
+        // SAFETY: `self.0` is live.
+        unsafe { api!(RedisModule_IsKeysPositionRequest(self.0)) != 0 }
+    }
+
+    /// Answers that with one of the keys.
+    pub(super) fn tell_key(&self, argument: usize, flags: u32) {
+        let Ok(argument) = c_int::try_from(argument) else { return };
+        // SAFETY: `self.0` is live, and has asked.
+        unsafe { api!(RedisModule_KeyAtPosWithFlags(self.0, argument, flags.cast_signed())) };
+    }
+
     // -------------------------------------------------------------- replies
 
     pub(crate) fn reply_integer(&self, number: i64) {

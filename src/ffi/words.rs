@@ -73,6 +73,7 @@ impl Drop for KeptWord {
 }
 
 /// The arguments that are left.
+#[derive(Clone)]
 pub(crate) struct Words<'call> {
     rest: &'call [*mut raw::RedisModuleString],
 }
