@@ -34,9 +34,9 @@ fn names_of_tests() -> BTreeSet<String> {
         let text = fs::read_to_string(file).unwrap();
         let mut is_test = false;
         for line in text.lines().map(str::trim) {
-            if line.starts_with("#[test]") {
+            if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
                 is_test = true;
-            } else if let Some(rest) = line.strip_prefix("fn ") {
+            } else if let Some(rest) = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ") {
                 if std::mem::take(&mut is_test) {
                     names.insert(rest.split('(').next().unwrap().to_owned());
                 }

@@ -295,9 +295,12 @@ fn the_commands_are_in_their_categories_where_the_server_has_them() {
     let server = Server::start();
     let mut c = server.connect();
     let version = server.version();
-    let category = |c: &mut Connection, name: &str| match c.ask(&format!("ACL CAT {name}")) {
-        Value::ServerError(_) => None,
-        commands => Some(words(&commands).iter().map(|name| name.to_lowercase()).collect::<BTreeSet<_>>()),
+    // Not ACL CAT with a name: on 7.4 that knows the server's own commands alone.
+    let category = |c: &mut Connection, name: &str| {
+        words(&c.ask("ACL CAT")).contains(name).then(|| {
+            let commands = words(&c.ask(&format!("COMMAND LIST FILTERBY ACLCAT {name}")));
+            commands.iter().map(|name| name.to_lowercase()).collect::<BTreeSet<_>>()
+        })
     };
     let all = category(&mut c, "tokenbucket");
     if version >= (7, 4) {

@@ -5,6 +5,7 @@ mod agreement;
 mod away;
 mod blocking;
 mod cancelled;
+mod cluster;
 mod explain;
 mod fuzz;
 mod leases;

@@ -103,12 +103,17 @@ impl Server {
     /// Sends words and gives back the reply.
     #[track_caller]
     pub(crate) fn ask(&self, words: &str) -> redis::Value {
+        self.try_ask(words).unwrap()
+    }
+
+    /// As [`Self::ask`], of what may be refused.
+    pub(crate) fn try_ask(&self, words: &str) -> redis::RedisResult<redis::Value> {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         for word in words {
             command.arg(word);
         }
-        command.query(&mut self.connection()).unwrap()
+        command.query(&mut self.connection())
     }
 
     pub(crate) async fn multiplexed(&self) -> MultiplexedConnection {
