@@ -364,7 +364,7 @@ fn module_file() -> PathBuf {
 }
 
 /// A port that is free, and so is the cluster bus 10000 above it.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = taken.local_addr().unwrap().port();

@@ -24,6 +24,7 @@ mod failovers;
 mod ledger;
 mod load;
 mod restarts;
+mod sentinels;
 
 use std::time::Duration;
 
