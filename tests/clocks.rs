@@ -175,7 +175,7 @@ fn a_wall_clock_that_wobbles_grants_no_more_than_it_wobbles_and_stalls_nothing()
     // However often it was read: no more than the once that it can be ahead.
     let slack = 1_000.0 * 2.0 * WOBBLE.as_secs_f64();
     let taken = taken(made);
-    assert!(taken.len() > 1_500, "{} grants in two seconds", taken.len());
+    assert!(taken.len() > 200, "{} grants in two seconds", taken.len());
     assert_never_too_many(taken, 20.0 + slack, 1_000.0);
 }
 

@@ -20,6 +20,7 @@ mod random;
 #[path = "../server.rs"]
 mod server;
 
+mod endurance;
 mod failovers;
 mod ledger;
 mod load;
