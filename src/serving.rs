@@ -11,7 +11,7 @@ use crate::stats;
 use crate::waiting::{self, Due, Left, LineId};
 use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Status, Turn};
 
-/// So many at a time; others have their commands run in between.
+/// So many turns and time-outs at a time; others have their commands run in between.
 const MOST_AT_ONCE: usize = 1_000;
 
 /// When to try again what cannot be done now: the server may not write, or the key's
@@ -21,15 +21,18 @@ const RETRY_US: u64 = 20_000;
 /// Does what is due.
 pub(crate) fn run(context: &Context) {
     let now_us = time::monotonic_us();
-    for _ in 0..MOST_AT_ONCE {
-        match waiting::next_due(now_us) {
-            Some(Due::Turn(line)) => serve(context, line),
-            Some(Due::TimeOut(line, ticket)) => {
+    let mut done = 0;
+    while done < MOST_AT_ONCE
+        && let Some(due) = waiting::next_due(now_us)
+    {
+        done += 1;
+        match due {
+            Due::Turn(line) => done += serve(context, line, MOST_AT_ONCE - done),
+            Due::TimeOut(line, ticket) => {
                 if let Some(left) = waiting::leave_by_ticket(line, ticket) {
                     left.waiter.client.answer(refuse(context, &left));
                 }
             }
-            None => break,
         }
     }
     waiting::wake();
@@ -46,12 +49,13 @@ pub(crate) fn forget(client: Blocked) -> bool {
     waiting::leave(client).is_some()
 }
 
-/// Serves all in a line whose turn has come.
-fn serve(context: &Context, line: LineId) {
+/// Serves those in a line whose turn has come, `most` at most. Returns how many.
+fn serve(context: &Context, line: LineId, most: usize) -> usize {
     if !context.may_write() {
-        return waiting::turn_in(line, RETRY_US);
+        waiting::turn_in(line, RETRY_US);
+        return 0;
     }
-    let Some((database, key)) = waiting::bucket_of(line) else { return };
+    let Some((database, key)) = waiting::bucket_of(line) else { return 0 };
     context.select(database);
     let (place, found) = match Place::open(context, key.as_word(), Access::Write) {
         Ok(opened) => opened,
@@ -62,7 +66,10 @@ fn serve(context: &Context, line: LineId) {
         match whereabouts(context, key.as_word()) {
             Whereabouts::Here => {}
             Whereabouts::Moved { slot, address } => return dismiss(line, &Error::Moved { slot, address }),
-            Whereabouts::Unsettled => return waiting::turn_in(line, RETRY_US),
+            Whereabouts::Unsettled => {
+                waiting::turn_in(line, RETRY_US);
+                return 0;
+            }
         }
     }
     let now_us = clock::now_us();
@@ -70,6 +77,9 @@ fn serve(context: &Context, line: LineId) {
     let (mut served, mut changed) = (Vec::new(), false);
     let next_us = waiting::with_line(line, |line| {
         let next_us = loop {
+            if served.len() >= most {
+                break Some(0);
+            }
             let (turn, effect) = bucket.serve(&mut line.queue, &line.limit, now_us);
             changed |= effect == Effect::Changed;
             match turn {
@@ -77,13 +87,11 @@ fn serve(context: &Context, line: LineId) {
                 Turn::In(us) => break Some(us),
                 Turn::Nobody => break None,
             }
-            if served.len() == MOST_AT_ONCE {
-                break Some(0);
-            }
         };
         line.limit = *bucket.limit().unwrap_or(&line.limit);
         next_us
     });
+    let count = served.len();
     let stored = if changed { place.save_served(&bucket, now_us) } else { Ok(()) };
     for (ticket, waiter, decision) in served {
         waiting::leave_by_ticket(line, ticket);
@@ -101,13 +109,17 @@ fn serve(context: &Context, line: LineId) {
         // What was not stored is not so: the next is to be seen for himself.
         waiting::turn_in(line, if stored.is_ok() { us } else { 0 });
     }
+    count
 }
 
-/// Sends all in a line away.
-fn dismiss(line: LineId, error: &Error) {
+/// Sends all in a line away. Returns how many.
+fn dismiss(line: LineId, error: &Error) -> usize {
+    let mut count = 0;
     while let Some(left) = waiting::leave_first(line) {
         left.waiter.client.answer(Err(error.clone()));
+        count += 1;
     }
+    count
 }
 
 /// What TB.CONSUME would answer to one that has left its line unserved.
