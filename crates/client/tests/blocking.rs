@@ -68,7 +68,7 @@ async fn who_goes_away_gives_up_its_place_and_has_taken_nothing() {
     thread::sleep(Duration::from_millis(100));
     assert!(!second.is_finished());
     first.abort();
-    let served = second.await.unwrap().unwrap();
+    let served = tokio::time::timeout(Duration::from_secs(20), second).await.expect("its turn").unwrap().unwrap();
     assert_eq!((served.status, served.remaining), (Status::Granted, 1));
     wait_until("nobody to wait", || waiting(&server) == 0);
     assert_eq!(Consume::new("k", slow(3)).tokens(0).query(&mut server.connection()).unwrap().remaining, 1);
