@@ -26,18 +26,10 @@ pub(super) struct Terms {
     limit: Limit,
     /// Parts of a microsecond.
     rate: i64,
-    /// Parts in which a millionth of a token comes in.
+    /// Parts in which a millionth of a token, a token and all it holds come in.
     millionth: i64,
-    scale: Scale,
-}
-
-/// What it takes to tell parts as people count.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    /// Parts in which all that a bucket holds comes in.
-    capacity: i64,
-    /// Parts in which a token comes in.
     token: u64,
+    capacity: i64,
     tokens: Divisor,
     milliseconds: Divisor,
 }
@@ -50,8 +42,7 @@ impl Terms {
         let capacity = i64::try_from(limit.capacity().millionths()).ok()?.checked_mul(millionth)?;
         let token = millionth.checked_mul(1_000_000)?;
         let (tokens, milliseconds) = (Divisor::new(token)?, Divisor::new(rate.checked_mul(1000)?)?);
-        let scale = Scale { capacity, token: token.unsigned_abs(), tokens, milliseconds };
-        Some(Self { limit, rate, millionth, scale })
+        Some(Self { limit, rate, millionth, token: token.unsigned_abs(), capacity, tokens, milliseconds })
     }
 }
 
@@ -78,68 +69,72 @@ impl Hot {
     pub(super) fn consume(&self, limit: &Limit, tokens: Tokens, now_us: i64) -> Option<Told> {
         let terms = &*self.terms;
         let cost = i64::try_from(tokens.millionths()).ok()?.checked_mul(terms.millionth)?;
-        if cost == 0 || cost > terms.scale.capacity || *limit != terms.limit {
+        if cost == 0 || cost > terms.capacity || *limit != terms.limit {
             return None;
         }
         let now = now_us.checked_mul(terms.rate)?;
         // What ran over before is gone.
-        let fullest = now.checked_sub(terms.scale.capacity)?;
+        let fullest = now.checked_sub(terms.capacity)?;
         let mut known = self.zero.load(Ordering::Relaxed);
         loop {
             let zero = known.max(fullest);
             let after = zero.checked_add(cost)?;
             if after > now {
-                return Some(Told { now, zero, there: after, scale: terms.scale });
+                return Some(terms.told(now, zero, after, zero.checked_add(terms.capacity)?));
             }
+            let full = after.checked_add(terms.capacity)?;
             // Relaxed: nothing but this word is told by it.
             match self.zero.compare_exchange_weak(known, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(Told { now, zero: after, there: now, scale: terms.scale }),
+                Ok(_) => return Some(terms.told(now, after, now, full)),
                 Err(other) => known = other,
             }
         }
     }
 }
 
-/// What a [`Decision`] is made of, in parts: that is done when the lock is free again.
+impl Terms {
+    /// What is told now (not before 0) of a level that is 0 at `zero`, where the tokens are
+    /// `there` and the bucket is `full`.
+    #[inline]
+    fn told(&self, now: i64, zero: i64, there: i64, full: i64) -> Told {
+        let level = if zero < now { now.abs_diff(zero) } else { 0 };
+        Told {
+            is_granted: there <= now,
+            // Down: a fraction is not there yet. One who is denied is mostly spared it.
+            remaining: if level < self.token { 0 } else { self.tokens.in_whole(level) },
+            wait_ms: self.until_ms(there, now),
+            full_ms: self.until_ms(full, now),
+        }
+    }
+
+    /// From now until a moment; up, as the server does. (It rounds up to microseconds
+    /// first, which comes to the same; and now is a whole one.)
+    #[inline]
+    fn until_ms(&self, then: i64, now: i64) -> u64 {
+        if then <= now { 0 } else { self.milliseconds.in_whole(then.abs_diff(now) - 1) + 1 }
+    }
+}
+
+/// A [`Decision`] in so few words that it leaves the lock in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
-    now: i64,
-    /// When the level is 0.
-    zero: i64,
-    /// When the tokens are there; later than now where they were not granted.
-    there: i64,
-    scale: Scale,
+    is_granted: bool,
+    remaining: u64,
+    wait_ms: u64,
+    full_ms: u64,
 }
 
 impl From<Told> for Decision {
     #[inline]
-    fn from(Told { now, zero, there, scale }: Told) -> Self {
-        let allowed = there <= now;
+    fn from(told: Told) -> Self {
         Self {
-            allowed: u64::from(allowed),
-            remaining: scale.level(zero, now),
-            wait: Some(scale.until(there, now)),
-            full: scale.until(zero.saturating_add(scale.capacity), now),
-            status: if allowed { Status::Granted } else { Status::Empty },
+            allowed: u64::from(told.is_granted),
+            remaining: told.remaining,
+            wait: Some(Duration::from_millis(told.wait_ms)),
+            full: Duration::from_millis(told.full_ms),
+            status: if told.is_granted { Status::Granted } else { Status::Empty },
             origin: Origin::Local,
         }
-    }
-}
-
-impl Scale {
-    /// Whole tokens; down: a fraction is not there yet.
-    #[inline]
-    fn level(&self, zero: i64, now: i64) -> u64 {
-        let level = if zero < now { now.abs_diff(zero) } else { 0 };
-        // One who is denied is mostly spared the rest.
-        if level < self.token { 0 } else { self.tokens.in_whole(level) }
-    }
-
-    /// From now (not below 0) until a moment in parts; up, as the server does. (It rounds up to
-    /// microseconds first, which comes to the same; and now is a whole one.)
-    #[inline]
-    fn until(&self, then: i64, now: i64) -> Duration {
-        if then <= now { Duration::ZERO } else { Duration::from_millis(self.milliseconds.in_whole(then.abs_diff(now) - 1) + 1) }
     }
 }
 
