@@ -202,6 +202,7 @@ impl<B: Buckets> Lease<B> {
         async move {
             let asked = Instant::now();
             let decision = inner.buckets.ask(&request).await?;
+            inner.heard(&request.key, &decision);
             if !decision.is_allowed() {
                 return Ok(decision);
             }

@@ -300,7 +300,7 @@ impl<B: Buckets> RateLimiter<B> {
     /// As [`RateLimiter::check`], and [`Error::Redis`] where Redis is away: then they are
     /// lost. What did not come from Redis must not go to it: see [`Decision::origin`].
     pub async fn refund(&self, key: impl AsRef<[u8]>, tokens: impl Into<Tokens>) -> Result<Option<u64>, Error> {
-        self.inner.ask_buckets(&Refund::new(key.as_ref(), tokens)).await
+        self.inner.refund(&Refund::new(key.as_ref(), tokens)).await
     }
 
     /// How long until one token can be had, without taking it, under the limit that the
@@ -434,7 +434,7 @@ impl<B: Buckets> Inner<B> {
             let each = request.each().zip(&reply.each);
             let taken = each.map(|(request, decision)| {
                 if instead.is_none() {
-                    inner.known.heard(request.key(), decision.remaining, KNOWN_FOR);
+                    inner.heard(request.key(), decision);
                 }
                 Taken::new(Arc::clone(&inner), request, *decision, instead, asked)
             });
@@ -452,9 +452,20 @@ impl<B: Buckets> Inner<B> {
     async fn decide(&self, request: &Consume) -> Result<Answered<Decision>, Error> {
         let answered = self.ask(request).await?;
         if answered.instead.is_none() {
-            self.known.heard(request.key(), answered.reply.remaining, KNOWN_FOR);
+            self.heard(request.key(), &answered.reply);
         }
         Ok(answered)
+    }
+
+    pub(crate) fn heard(&self, key: &[u8], decision: &Decision) {
+        self.known.heard(key, decision.remaining, KNOWN_FOR);
+    }
+
+    async fn refund(&self, request: &Refund) -> Result<Option<u64>, Error> {
+        let remaining = self.ask_buckets(request).await?;
+        // Of a bucket that is full, and so is none, any figure is lower.
+        self.known.heard(request.key(), remaining.unwrap_or(u64::MAX), KNOWN_FOR);
+        Ok(remaining)
     }
 
     /// Asks the buckets alone, with no say of what was chosen for when they are away.
@@ -494,7 +505,7 @@ impl<B: Buckets> Inner<B> {
     pub(crate) async fn give_back(&self, key: &[u8], tokens: Tokens, slot: Instant) {
         let Ok(reading) = self.ask_buckets(&Peek::new(key)).await else { return };
         if !is_void(slot, reading.as_ref()) {
-            let _ = self.ask_buckets(&Refund::new(key, tokens)).await;
+            let _ = self.refund(&Refund::new(key, tokens)).await;
         }
     }
 

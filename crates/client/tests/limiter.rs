@@ -312,13 +312,20 @@ async fn a_sync_is_sent_only_where_less_is_left_than_was_known() {
         let tokens = Peek::new("k").query(&mut server.connection()).unwrap().unwrap().tokens.unwrap();
         assert!((f64::from(left)..f64::from(left) + 1.0).contains(&tokens), "{remaining}: {tokens}");
     }
+    // What comes back is known as well: 6 are not fewer than 5, but than 15.
+    for (key, back, sent) in [("r", 0, 0), ("refunded", 10, 1)] {
+        limiter.check(key, &slow(100), 95).await.unwrap();
+        limiter.refund(key, back).await.unwrap();
+        limiter.observe(key, 200, [("x-ratelimit-remaining", b"6".as_slice())]).await;
+        assert_eq!(server.calls("tb.sync"), 3 + sent, "{key}");
+    }
     // Of a bucket that this process knows nothing of everything is news.
     limiter.observe("unknown", 200, [("x-ratelimit-remaining", b"4000".as_slice())]).await;
-    assert_eq!(server.calls("tb.sync"), 4);
+    assert_eq!(server.calls("tb.sync"), 5);
     // A response that says nothing sends nothing.
     limiter.observe("k", 200, [("content-type", b"text/plain".as_slice())]).await;
     limiter.observe("k", 500, []).await;
-    assert_eq!((server.calls("tb.sync"), server.calls("tb.penalise")), (4, 0));
+    assert_eq!((server.calls("tb.sync"), server.calls("tb.penalise")), (5, 0));
 }
 
 #[tokio::test]
