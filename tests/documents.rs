@@ -67,6 +67,18 @@ fn every_promise_and_rule_names_a_test() {
     }
 }
 
+#[test]
+fn the_recipes_are_the_files_that_are_tried() {
+    let recipes = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
+    let shown: Vec<(&str, &str)> = recipes.split("<!-- ").skip(1).filter_map(|part| part.split_once(" -->\n")).collect();
+    assert_eq!(shown.len(), recipes.matches("\nTried, with").count(), "a recipe that is tried shows its file");
+    for (file, rest) in shown {
+        let block = rest.split("```").nth(1).unwrap();
+        let (_, text) = block.split_once('\n').unwrap();
+        assert_eq!(text, fs::read_to_string(root().join(file)).unwrap(), "docs/recipes.md shows another {file}");
+    }
+}
+
 /// One line of a session: what is sent, or one element of what comes back.
 fn session(document: &str) -> Vec<(String, Vec<String>)> {
     let text = fs::read_to_string(root().join(document)).unwrap();

@@ -20,7 +20,8 @@ def redis_url():
 
 @pytest.fixture(scope="session")
 def vendor():
-    with mock_vendor("--rate", "50", "--burst", "10") as vendor:
+    # Its burst is large enough for a machine that stands still for a moment.
+    with mock_vendor("--rate", "50", "--burst", "50") as vendor:
         yield vendor
 
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fleet::pace::Budget;
+use fleet::pace::{Budget, Pace as _, Turn};
 use fleet::queue::{Job, MOST_FAILURES, Queue, RECLAIM_AFTER};
 use fleet::worker::{HOLD, Worker};
 use mock_vendor::limiter::Settings;
@@ -51,6 +51,13 @@ impl Site {
         (stop, tokio::spawn(worker.run(4, async { drop(stopped.await) })))
     }
 
+    /// One field of the bucket that is a decimal.
+    async fn peek(&self, field: &str) -> String {
+        let reply = redis::cmd("TB.PEEK").arg(KEY).query_async(&mut self.connection().await).await;
+        let fields: std::collections::HashMap<String, Option<String>> = reply.unwrap();
+        fields[field].clone().unwrap()
+    }
+
     async fn connection(&self) -> redis::aio::MultiplexedConnection {
         redis::Client::open(self.server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
     }
@@ -88,7 +95,8 @@ async fn jobs_are_done_once_through_a_freeze_that_counts_as_no_failure() {
     wait_until(&queue, "all jobs", fleet::queue::Fill::is_over).await;
     let account = site.vendor.account();
     assert_eq!((account.accepted, account.accepted_twice), (100, 0));
-    assert!(account.refused >= 1, "the freeze did not occur");
+    assert!((1..=4).contains(&account.refused), "{} calls refused; only those in flight may be", account.refused);
+    assert_eq!(site.peek("rate").await, "500", "what the vendor announced, where 400 was configured");
     assert_eq!(queue.fill().await.unwrap().dead, 0);
     end(process).await;
 }
@@ -150,6 +158,24 @@ async fn a_job_that_would_wait_longer_than_a_worker_may_hold_it_goes_back_into_t
     let delayed: Vec<String> = site.connection().await.zrange("{fleet}:delayed", 0, -1).await.unwrap();
     assert!(delayed.iter().all(|job| job.contains("\"failures\":0")), "{delayed:?}");
     end(process).await;
+}
+
+#[tokio::test]
+async fn a_slot_that_a_429_voided_meanwhile_is_not_used() {
+    let site = Site::open().await;
+    let pace = Budget::open(&site.server.url(), KEY, 2, 1).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    assert_eq!(pace.turn(deadline).await.unwrap(), Turn::Now);
+    let turn = tokio::spawn(async move { pace.turn(deadline).await });
+    // Once the slot is reserved, somebody else is refused.
+    while !site.peek("tokens").await.starts_with('-') {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let penalty: redis::RedisResult<()> =
+        redis::cmd("TB.PENALISE").arg(KEY).arg(60).query_async(&mut site.connection().await).await;
+    penalty.unwrap();
+    let turn = turn.await.unwrap().unwrap();
+    assert!(matches!(turn, Turn::Later(wait) if wait > Duration::from_secs(50)), "{turn:?}");
 }
 
 #[tokio::test]
