@@ -89,7 +89,9 @@ async fn jobs_are_done_once_through_a_freeze_that_counts_as_no_failure() {
     let site = Site::open().await;
     let queue = site.queue("test").await;
     let process = site.start("a").await;
-    queue.enqueue(&jobs("send", 100)).await.unwrap();
+    // One more failure and they would be given up.
+    let jobs: Vec<_> = jobs("send", 100).into_iter().map(|job| Job { failures: MOST_FAILURES - 1, ..job }).collect();
+    queue.enqueue(&jobs).await.unwrap();
     wait_until(&queue, "the first jobs", |fill| fill.waiting < 80).await;
     site.vendor.freeze(Duration::from_secs(2));
     wait_until(&queue, "all jobs", fleet::queue::Fill::is_over).await;

@@ -59,6 +59,13 @@ async fn it_answers_counts_refuses_and_keeps_account() {
 }
 
 #[tokio::test]
+async fn seconds_are_rounded_up() {
+    let site = Site::open(SLOW).await;
+    site.client.post(format!("{}/freeze?seconds=1.5", site.url)).send().await.unwrap();
+    assert_eq!(header(&site.post("send", "a").await, "retry-after"), "2");
+}
+
+#[tokio::test]
 async fn a_date_is_never_before_the_time_is_over() {
     let site = Site::open(Behaviour { dates: true, ..SLOW }).await;
     site.client.post(format!("{}/freeze?seconds=1.5", site.url)).send().await.unwrap().error_for_status().unwrap();
