@@ -75,7 +75,7 @@ impl<'call> Place<'call> {
     #[inline(always)]
     pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
         self.save_served(bucket, now_us)?;
-        self.tell_those_who_wait(now_us);
+        self.tell_those_who_wait(bucket, now_us);
         Ok(())
     }
 
@@ -100,14 +100,14 @@ impl<'call> Place<'call> {
         let Message { bucket, expire_at_ms, clock_us } = message;
         self.store(bucket, Some(*expire_at_ms))?;
         self.context.replicate_verbatim();
-        self.tell_those_who_wait(*clock_us);
+        self.tell_those_who_wait(bucket, *clock_us);
         Ok(())
     }
 
     #[inline]
-    fn tell_those_who_wait(&self, now_us: i64) {
+    fn tell_those_who_wait(&self, bucket: &Bucket, now_us: i64) {
         if waiting::is_anybody() {
-            waiting::bucket_changed(self.context.database(), self.name, now_us);
+            waiting::bucket_changed(self.context.database(), self.name, bucket, now_us);
         }
     }
 

@@ -62,8 +62,7 @@ pub(crate) struct Line {
     key: KeptWord,
     pub(crate) queue: Queue,
     waiters: BTreeMap<Ticket, Waiter>,
-    /// The limit in force when the bucket was last seen; it decides where there is no
-    /// bucket any more.
+    /// The limit of the bucket; it decides where there is no bucket any more.
     pub(crate) limit: Limit,
     /// When its turn is on the agenda.
     turn_us: Option<i64>,
@@ -131,9 +130,17 @@ fn consume_behind(
     })
 }
 
-/// A bucket is another one, or gone: whoever waits for it may have his turn.
-pub(crate) fn bucket_changed(database: c_int, key: Word<'_>, now_us: i64) {
-    let known = ROOM.with(|room| room.find(database, key).map(|id| room.look_again(id, now_us)));
+/// A bucket is another one, or about to go: whoever waits for it may have his turn. Its
+/// limit goes on to decide where it is gone.
+pub(crate) fn bucket_changed(database: c_int, key: Word<'_>, bucket: &Bucket, now_us: i64) {
+    let known = ROOM.with(|room| {
+        let id = room.find(database, key)?;
+        if let (Some(line), Some(limit)) = (room.lines.get_mut(&id), bucket.limit()) {
+            line.limit = *limit;
+        }
+        room.look_again(id, now_us);
+        Some(id)
+    });
     if known.is_some() {
         wake();
     }

@@ -49,14 +49,6 @@ impl Waiting {
         reply
     }
 
-    /// Its turn has come after `told`, and was told in time.
-    #[track_caller]
-    fn assert_served_after(&mut self, told: Duration) {
-        let (reply, took) = self.answer();
-        assert_eq!((reply.allowed, reply.status.as_str()), (1, "granted"));
-        assert!((told..told + LATE).contains(&took), "served after {took:?} instead of {told:?}");
-    }
-
     #[track_caller]
     fn assert_error(&mut self, expected: &str) {
         let (reply, _) = self.reply();
@@ -112,8 +104,12 @@ fn a_client_waits_until_the_tokens_are_its_own() {
     for c in [server.connect(), server.connect_resp3()] {
         let mut other = server.connect();
         other.ask("DEL k");
+        let emptied = Instant::now();
         other.take("k 10 20 10");
-        Waiting::over(c, "k 10 20 4 0").assert_served_after(Duration::from_millis(199)); // a token or so before it was sent
+        let mut client = Waiting::over(c, "k 10 20 4 0");
+        client.assert_served();
+        assert!(emptied.elapsed() >= Duration::from_millis(200), "{:?}", emptied.elapsed());
+        assert!(client.since.elapsed() < Duration::from_millis(200) + LATE, "{:?}", client.since.elapsed());
         assert_eq!(other.peek("k").limit(), ("10", "20", "1"));
     }
     assert_nobody_waits(&mut server.connect());
@@ -180,12 +176,15 @@ fn a_hundred_and_fifty_at_a_hundred_a_second_take_a_second_and_a_half_less_the_b
 fn a_small_request_does_not_overtake_a_large_one() {
     let server = Server::start();
     let mut c = server.connect();
-    c.take("k 10 100 10");
-    let mut large = wait(&server, "k 10 100 10 0");
-    let mut small = Waiting::over(server.connect(), "k 10 100 1 0");
-    let (_, small_took) = small.answer();
-    let (_, large_took) = large.answer();
-    assert!(large.since + large_took <= small.since + small_took + Duration::from_millis(1), "{large_took:?} {small_took:?}");
+    c.take("k 10 1e-8 10");
+    let mut large = wait(&server, "k 10 1e-8 10 0");
+    let mut small = wait(&server, "k 10 1e-8 1 0");
+    assert_eq!(c.consume("k 10 20 1").allowed, 0);
+    // Half a second for the large one; the small one would be there after a tenth of that.
+    small.assert_served();
+    let served = Instant::now();
+    large.assert_served();
+    assert!(served.elapsed() < Duration::from_millis(200), "the large one came {:?} after the small one", served.elapsed());
 }
 
 #[test]
@@ -232,9 +231,9 @@ fn others_are_denied_while_clients_wait_and_told_a_wait_that_counts_them() {
 fn the_wait_behind_others_is_honest() {
     let server = Server::start();
     let mut c = server.connect();
-    c.take("k 5 20 5");
-    let mut first = wait(&server, "k 5 20 3 0");
-    let mut second = wait(&server, "k 5 20 2 0");
+    c.take("k 5 1e-8 5");
+    let mut first = wait(&server, "k 5 1e-8 3 0");
+    let mut second = wait(&server, "k 5 1e-8 2 0");
     let denied = c.consume("k 5 20 2");
     assert_eq!(denied.verdict(), (0, "empty", 0));
     wait_as_told(denied.wait_ms);
@@ -279,13 +278,13 @@ fn the_limit_counts_once_and_from_then_on_the_remembered_one_does() {
     let server = Server::start();
     let mut c = server.connect();
     c.take("k 10 1e-8 10");
-    // It brings a limit, under which it waits for a tenth of a second ...
-    let mut first = wait(&server, "k 10 20 2 0");
-    assert_eq!(c.peek("k").limit(), ("10", "20", "1"));
+    // It brings a limit, under which it waits for half a second ...
+    let mut first = wait(&server, "k 10 4 2 0");
+    assert_eq!(c.peek("k").limit(), ("10", "4", "1"));
     // ... but another takes it away,
     assert_eq!(c.consume("k 10 1e-8 1").allowed, 0);
     assert_eq!(c.peek("k").limit(), ("10", "1", "100000000"));
-    wait_as_told(200);
+    wait_as_told(600);
     assert_eq!(waiting(&mut c), 1);
     // ... and brings it back.
     assert_eq!(c.consume("k 10 1000 1").allowed, 0);
@@ -318,10 +317,10 @@ fn tokens_above_a_later_capacity_end_the_wait_with_never() {
 fn a_penalty_holds_for_those_who_wait() {
     let server = Server::start();
     let mut c = server.connect();
-    c.take("k 10 100 10");
-    let mut first = wait(&server, "k 10 100 8 0");
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 8 0");
     let since = Instant::now();
-    assert_eq!(c.penalise("k 0.3"), 300);
+    c.transaction(&["TB.CONSUME k 10 100 1", "TB.PENALISE k 0.3"]);
     assert_eq!(c.consume("k 10 100 1").status, "frozen");
     first.assert_served();
     let took = since.elapsed();
@@ -343,11 +342,11 @@ fn a_freeze_alone_is_waited_for_too() {
 fn a_vendor_window_holds_for_those_who_wait() {
     let server = Server::start();
     let mut c = server.connect();
-    c.take("k 10 100 10");
-    let mut first = wait(&server, "k 10 100 8 0");
-    let mut second = Waiting::over(server.connect(), "k 10 100 2 0");
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&server, "k 10 1e-8 8 0");
+    let mut second = wait(&server, "k 10 1e-8 2 0");
     let since = Instant::now();
-    assert_eq!(c.sync("k 3 RESET 0.4"), (1, 0));
+    c.transaction(&["TB.CONSUME k 10 100 1", "TB.SYNC k 3 RESET 0.4"]);
     first.assert_served();
     second.assert_served();
     let took = since.elapsed();
@@ -581,14 +580,17 @@ fn nobody_is_served_while_writes_are_paused() {
     let mut c = server.connect();
     for mode in ["WRITE", "ALL"] {
         c.ok("FLUSHALL");
-        c.take("k 10 50 10");
-        let mut first = wait(&server, "k 10 50 2 0");
-        let mut timed = wait(&server, "k 10 50 1 0.2");
+        c.take("k 10 1e-8 10");
+        let mut first = wait(&server, "k 10 1e-8 2 0");
+        let mut timed = wait(&server, "k 10 1e-8 1 0.3");
         let since = Instant::now();
-        c.ok(&format!("CLIENT PAUSE 500 {mode}"));
+        // From here on their turns would come within milliseconds.
+        c.transaction(&["TB.CONSUME k 10 1000 1", &format!("CLIENT PAUSE 500 {mode}")]);
+        // To say that the time is over writes nothing.
         let (reply, took) = timed.answer();
-        assert_eq!(reply.verdict(), (0, "empty", 0), "{mode}");
-        assert!(took < Duration::from_millis(200) + LATE, "{mode}: {took:?}");
+        assert_eq!((reply.allowed, reply.status.as_str()), (0, "empty"), "{mode}");
+        assert!(reply.wait_ms > 0, "{mode}: {reply:?}");
+        assert!((Duration::from_millis(300)..Duration::from_millis(300) + LATE).contains(&took), "{mode}: {took:?}");
         first.assert_served();
         let took = since.elapsed();
         assert!((Duration::from_millis(500)..Duration::from_millis(500) + LATE).contains(&took), "{mode}: {took:?}");
@@ -615,13 +617,31 @@ fn a_long_pause_is_followed_by_no_burst_above_the_capacity() {
 }
 
 #[test]
+fn a_bucket_that_goes_during_a_pause_leaves_its_limit_to_those_who_wait() {
+    let server = Server::start();
+    let mut c = server.connect();
+    for goes in ["PEXPIRE k 1", "DEL k", "FLUSHALL", "RENAME k elsewhere"] {
+        c.take("k 3 1e-8 3");
+        let mut clients: Vec<Waiting> = (0..5).map(|_| wait(&server, "k 3 1e-8 3 0")).collect();
+        // The limit that it has when it goes is not the one that they came with.
+        c.transaction(&["TB.CONSUME k 3 100 1", goes, "CLIENT PAUSE 100 WRITE"]);
+        for client in &mut clients {
+            client.assert_served();
+        }
+        assert_eq!(c.peek("k").limit(), ("3", "100", "1"), "{goes}");
+        c.ok("FLUSHALL");
+    }
+}
+
+#[test]
 fn a_primary_that_becomes_a_replica_sends_them_away() {
     let (primary, replica) = (Server::builder().tcp().start(), Server::builder().tcp().start());
     replica.replicate(&primary);
     let mut c = primary.connect();
-    c.take("k 10 20 10");
-    let mut first = wait(&primary, "k 10 20 9 0");
-    let mut second = wait(&primary, "k 10 20 2 0");
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&primary, "k 10 1e-8 9 0");
+    let mut second = wait(&primary, "k 10 1e-8 2 0");
+    assert_eq!(c.consume("k 10 20 1").allowed, 0);
     c.ok(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 20000", replica.port()));
     for client in [&mut first, &mut second] {
         let (reply, _) = client.reply();
@@ -644,10 +664,10 @@ fn a_shutdown_that_waits_for_a_replica_serves_nobody() {
     let (mut primary, replica) = (Server::builder().tcp().conf("shutdown-timeout 2").start(), Server::builder().tcp().start());
     replica.replicate(&primary);
     let mut c = primary.connect();
-    c.take("k 10 20 10");
-    let mut first = wait(&primary, "k 10 20 5 0"); // its turn comes while the server waits
+    c.take("k 10 1e-8 10");
+    let mut first = wait(&primary, "k 10 1e-8 5 0");
     replica.hang();
-    c.take("other 10 1 1");
+    c.transaction(&["TB.CONSUME k 10 5 1", "TB.CONSUME other 10 1"]); // its turn comes while the server waits
     primary.shut_down("NOSAVE");
     replica.go_on();
     assert!(first.c.try_receive().is_err(), "it was served while the replica could not hear of it");
@@ -672,9 +692,10 @@ fn what_is_served_reaches_replicas_and_disk_and_whoever_watches() {
     let replica = Server::builder().tcp().start();
     replica.replicate(&primary);
     let (mut c, mut r) = (primary.connect(), replica.connect());
-    c.take("k 10 50 10");
+    c.take("k 10 1e-8 10");
     let mut watcher = primary.connect();
-    let mut clients: Vec<Waiting> = (0..5).map(|_| wait(&primary, "k 10 50 2 0")).collect();
+    let mut clients: Vec<Waiting> = (0..5).map(|_| wait(&primary, "k 10 1e-8 2 0")).collect();
+    assert_eq!(c.consume("k 10 50 1").allowed, 0);
     watcher.ok("WATCH k");
     clients.iter_mut().for_each(|client| drop(client.assert_served()));
     watcher.ok("MULTI");
@@ -693,12 +714,13 @@ fn what_is_served_reaches_replicas_and_disk_and_whoever_watches() {
 fn where_memory_is_full_only_a_new_bucket_is_refused() {
     let server = Server::start();
     let mut c = server.connect();
-    c.take("k 10 20 10");
+    c.take("k 10 1e-8 10");
     c.take("gone 10 1e-8 10");
-    let mut first = wait(&server, "k 10 20 2 0");
+    let mut first = wait(&server, "k 10 1e-8 2 0");
     let mut second = wait(&server, "gone 10 1e-8 2 0");
     let mut third = wait(&server, "gone 10 1e-8 9 0.5");
     c.config_set("maxmemory", "1");
+    assert_eq!(c.consume("k 10 20 1").allowed, 0);
     first.assert_served();
     c.ask("DEL gone");
     second.assert_error("OOM command not allowed when used memory > 'maxmemory'.");
@@ -717,15 +739,16 @@ fn a_wall_clock_that_steps_back_stalls_nobody_who_waits() {
     let mut shift = 0;
     for back in [30, 3_600, 400 * 86_400] {
         c.ask("DEL k");
-        c.take("k 10 20 10");
-        let mut first = wait(&server, "k 10 20 8 0");
-        let mut second = Waiting::over(server.connect(), "k 10 20 8 0.6");
+        c.take("k 10 10 10");
+        let mut first = wait(&server, "k 10 10 8 0");
+        let mut second = Waiting::over(server.connect(), "k 10 10 8 0.6");
         shift -= back;
         clock.shift(shift);
-        first.assert_served_after(Duration::from_millis(399));
         let (reply, took) = second.answer();
         assert_eq!((reply.allowed, reply.status.as_str()), (0, "empty"));
         assert!((Duration::from_millis(600)..Duration::from_millis(600) + LATE).contains(&took), "{took:?}");
+        first.assert_served();
+        assert!(first.since.elapsed() < Duration::from_millis(800) + LATE, "{:?}", first.since.elapsed());
     }
 }
 

@@ -152,13 +152,15 @@ unsafe extern "C" fn free(value: *mut c_void) {
 
 /// A bucket is about to go, by whatever command, or to be overwritten. (So nobody has to
 /// listen to the events of all keys.)
-unsafe extern "C" fn unlink(ctx: *mut raw::RedisModuleKeyOptCtx, _value: *const c_void) {
+unsafe extern "C" fn unlink(ctx: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) {
     if waiting::is_anybody() {
         guard(|| {
-            // SAFETY: the server passes a live context, whose key lives as long.
+            // SAFETY: the server passes a value of this type, and a live context, whose key
+            // lives as long.
             unsafe {
                 let key = Word::new(api!(RedisModule_GetKeyNameFromOptCtx(ctx)).cast_mut());
-                waiting::bucket_changed(api!(RedisModule_GetDbIdFromOptCtx(ctx)), key, clock::now_us());
+                let database = api!(RedisModule_GetDbIdFromOptCtx(ctx));
+                waiting::bucket_changed(database, key, &value::read(value), clock::now_us());
             }
         });
     }
