@@ -18,6 +18,7 @@ mod latency;
 mod report;
 mod server;
 mod throughput;
+mod waiting;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -90,6 +91,9 @@ fn measure(plan: &Plan) -> Outcome<()> {
     let slowest = throughput::compare(plan, &contenders::timed(&contenders), 1, 3, &[])?;
     let half = slowest.iter().map(|figure| figure.per_second).fold(f64::INFINITY, f64::min) / 2.0;
     report.latency(half, &latency::compare(plan, &contenders::timed(&contenders), half, rounds)?);
+
+    progress("clients that wait");
+    report.waiting(&waiting::measure(plan)?);
 
     progress("memory and large key sets");
     footprint::measure(plan, &mut report)?;

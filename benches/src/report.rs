@@ -8,6 +8,7 @@ use crate::footprint::Many;
 use crate::instructions::Count;
 use crate::latency::Latency;
 use crate::throughput::{Figure, ratio};
+use crate::waiting::Waiting;
 use crate::{Outcome, Plan};
 
 pub(crate) struct Report {
@@ -156,6 +157,39 @@ impl Report {
                 format!("{p999:.0}"),
                 format!("{:.2}", p99 / get),
             ]);
+        }
+    }
+
+    pub(crate) fn waiting(&mut self, waiting: &Waiting) {
+        let clients = thousands(waiting.clients as f64);
+        self.section("Clients that wait", &format!("{clients} of them in TB.BCONSUME."));
+        self.head(&["", "figure"]);
+        let [alone, behind, windowed] = waiting.denied_us;
+        let [idle, waited] = waiting.sets;
+        for (what, figure) in [
+            (
+                "a bucket for each, turns over 5 s: from the turn to its reply, median, p99, most",
+                format!("{:.2}, {:.2}, {:.2} ms", waiting.p50_ms, waiting.p99_ms, waiting.most_ms),
+            ),
+            (
+                "one bucket for all: until all were served, and what the rate says",
+                format!("{:.3}, {:.3} s", waiting.queue_seconds, waiting.queue_due_seconds),
+            ),
+            (
+                "nobody's turn: processor time of the server; with as many idle clients",
+                format!("{:.2}, {:.2} %", waiting.idle_cpu * 100.0, waiting.idle_cpu_without * 100.0),
+            ),
+            ("memory for each, besides its connection", format!("{:.0} bytes", waiting.bytes)),
+            (
+                "a TB.CONSUME that is denied: alone, behind all, behind all and a vendor's window",
+                format!("{alone:.2}, {behind:.2}, {windowed:.2} µs"),
+            ),
+            (
+                "SETs for the same processor time, of those without the module: with it, and while one waits",
+                format!("{idle:.2}, {waited:.2}"),
+            ),
+        ] {
+            self.line(&[what.to_owned(), figure]);
         }
     }
 
