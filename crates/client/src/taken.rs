@@ -48,7 +48,7 @@ impl<F: Future<Output: Send> + Send + 'static> Future for ToTheEnd<F> {
 impl<F: Future<Output: Send> + Send + 'static> Drop for ToTheEnd<F> {
     fn drop(&mut self) {
         if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            runtime.spawn(tokio::time::timeout(LATEST, future));
+            runtime.spawn(async move { drop(tokio::time::timeout(LATEST, future).await) });
         }
     }
 }
