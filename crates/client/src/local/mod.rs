@@ -692,31 +692,45 @@ mod tests {
         use proptest::prelude::*;
         use proptest::test_runner::{Config, TestRunner};
 
-        let limits = (1_u64..10_000_000_000_000, 1_u64..40_000_000, 1_u64..2_000_000).prop_filter_map(
-            "a limit",
-            |(tokens, per, burst)| {
-                let limit = Limit::per(Tokens::from_millionths(tokens).ok()?, Duration::from_millis(per)).ok()?;
-                limit.with_burst(Tokens::from_millionths(burst * 1_000).ok()?).ok()
-            },
-        );
-        let steps = proptest::collection::vec((0_u32..2_000_000, 0_u64..3_000_000, 0_u8..10), 1..60);
+        // Tokens and a burst in thousandths, and milliseconds; odd ones hardly ever fit.
+        let usual = (1_u64..100, 1_u64..60).prop_map(|(tokens, seconds)| (tokens * 1000, seconds * 1000));
+        let odd = (1_u64..10_000_000_000, 1_u64..40_000_000);
+        let bursts = prop_oneof![(1_u64..80).prop_map(|quarters| quarters * 250), 1_u64..20_000];
+        let limits = (prop_oneof![4 => usual, 1 => odd], bursts).prop_filter_map("a limit", |((tokens, ms), burst)| {
+            let limit = Limit::per(Tokens::from_millionths(tokens * 1000).ok()?, Duration::from_millis(ms)).ok()?;
+            limit.with_burst(Tokens::from_millionths(burst * 1000).ok()?).ok()
+        });
+        let steps = proptest::collection::vec((prop_oneof![Just(0), 0_u32..2_000_000], 0_u64..12, 0_u8..20), 1..60);
         let config = Config { failure_persistence: None, ..Config::default() };
+        let short = std::cell::Cell::new(0);
         TestRunner::new(config)
             .run(&(limits, steps, 0_i64..1_000_000_000_000), |(limit, steps, start)| {
                 let (local, mut plain, mut now_us) = (Local::new(), Bucket::UNKNOWN, start);
-                for (us, millionths, what) in steps {
+                for (us, quarters, what) in steps {
                     now_us += i64::from(us);
-                    let mut request = Consume::new("k", limit).tokens(Tokens::from_millionths(millionths).unwrap());
-                    if what == 0 {
-                        request = request.force();
+                    let tokens = Tokens::from_millionths(quarters * 250_000).unwrap();
+                    let mut request = Consume::new("k", limit).tokens(tokens);
+                    match what {
+                        0 => request = request.force(),
+                        // Another limit of the same bucket: the next is asked for with the first.
+                        1 => request.limit = limit.with_burst(3).unwrap_or(limit),
+                        _ => {}
                     }
-                    let answer = local.answer_at(&request, now_us).unwrap();
+                    // As an answer is made, but for the count.
+                    let answer = match local.hot(local.place(b"k"), b"k", |hot| request.hot(hot, now_us)) {
+                        Some(answer) => {
+                            short.set(short.get() + 1);
+                            answer
+                        }
+                        None => local.answer_at(&request, now_us).unwrap(),
+                    };
                     let expected = request.answer(Some(&mut plain), now_us).unwrap().0;
                     prop_assert_eq!(answer, expected);
                 }
                 Ok(())
             })
             .unwrap();
+        assert!(short.get() > 1000, "the short way was taken {} times only", short.get());
     }
 
     #[test]
