@@ -15,9 +15,10 @@ JOBS = 20
 
 @pytest.fixture
 def site():
-    """A Redis, a vendor that serves nobody for a second, and what recipes are told."""
-    with private_redis() as url, mock_vendor("--rate", "50", "--burst", "50") as vendor:
-        vendor.freeze(1)
+    """A Redis, a vendor that refuses the first call and everybody for a second, and what
+    recipes are told."""
+    options = ["--rate", "50", "--burst", "50", "--freeze-first", "1"]
+    with private_redis() as url, mock_vendor(*options) as vendor:
         client = redis.Redis.from_url(url)
         port = str(client.get_connection_kwargs()["port"])
         yield client, vendor, {**os.environ, "REDIS_PORT": port, "VENDOR": vendor.url, "JOBS": str(JOBS)}

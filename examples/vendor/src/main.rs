@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use mock_vendor::limiter::{Settings, Window};
-use mock_vendor::schedule::surprises;
+use mock_vendor::schedule::{Surprise, What, surprises};
 use mock_vendor::{Behaviour, Vendor};
 
 /// A remote API with a strict limiter, for trying a fleet against.
@@ -39,6 +39,9 @@ struct Arguments {
     /// A halved limit and then a freeze within so many seconds of the first call
     #[arg(long, value_parser = seconds)]
     surprises: Option<Duration>,
+    /// Begins with a freeze: the first call is refused, and so is everybody for so long
+    #[arg(long, value_parser = seconds)]
+    freeze_first: Option<Duration>,
     /// Of surprises, latencies and others
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -53,9 +56,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let window = arguments.window.zip(arguments.window_seconds).map(|(limit, length)| Window { limit, length });
+    let first = arguments.freeze_first.map(|length| Surprise { at: Duration::ZERO, what: What::Freeze(length) });
+    let later = arguments.surprises.map(|span| surprises(arguments.seed, span)).unwrap_or_default();
     let vendor = Vendor::new(Behaviour {
         settings: Settings { rate: arguments.rate, burst: arguments.burst, window },
-        surprises: arguments.surprises.map(|span| surprises(arguments.seed, span)).unwrap_or_default(),
+        surprises: first.into_iter().chain(later).collect(),
         others: arguments.others,
         latency: (arguments.latency.first().copied().unwrap_or_default(), arguments.latency.last().copied().unwrap_or_default()),
         dates: arguments.dates,
