@@ -67,6 +67,7 @@ class Bucket:
         response = make()
         if response.status_code == 429:
             raise RateLimitExceeded("frozen", self.penalise(response.headers))
+        self.sync(response.headers, slot.remaining)
         return response
 
     def penalise(self, headers):
@@ -77,3 +78,14 @@ class Bucket:
         except ValueError:
             end = ("UNTIL", parsedate_to_datetime(after).timestamp())
         return self.redis.execute_command("TB.PENALISE", self.key, *end) / 1000
+
+    def sync(self, headers, remaining):
+        """Lowers the bucket where the vendor has less left than the `remaining` we know of:
+        others use the same account. Where it has not, nothing is sent."""
+        left, reset = headers.get("X-RateLimit-Remaining", ""), headers.get("X-RateLimit-Reset", "")
+        if not left.isdecimal():
+            return
+        # A Unix time is the end of a window; what is small means "full again" with most.
+        window = ("RESETAT", reset) if reset.isdecimal() and int(reset) > 1e9 else ()
+        if int(left) < remaining or (int(left) == 0 and window):
+            self.redis.execute_command("TB.SYNC", self.key, left, *window)

@@ -38,8 +38,9 @@ export async function checkRateLimit(redis, key, { capacity, rate, per = 1 }, { 
  * one for at most `maxWaitMs`. A 429 stops everybody who uses this key.
  */
 export async function executeWithRateLimit(redis, key, limit, call, { maxWaitMs = 1000 } = {}) {
+  let slot;
   for (;;) {
-    const slot = await checkRateLimit(redis, key, limit, { maxWaitMs });
+    slot = await checkRateLimit(redis, key, limit, { maxWaitMs });
     if (!slot.allowed) throw new RateLimitExceededError(key, slot.status, slot.delayMs);
     if (slot.delayMs === 0) break;
     await sleep(slot.delayMs);
@@ -51,6 +52,7 @@ export async function executeWithRateLimit(redis, key, limit, call, { maxWaitMs 
   if (response.status === 429) {
     throw new RateLimitExceededError(key, "frozen", await penalise(redis, key, response));
   }
+  await sync(redis, key, response, slot.remaining);
   return response;
 }
 
@@ -61,4 +63,18 @@ export async function penalise(redis, key, response) {
   const date = Date.parse(after);
   if (!Number.isNaN(date)) return await redis.call("TB.PENALISE", key, "UNTIL", date / 1000);
   return await redis.call("TB.PENALISE", key, 10); // it did not say
+}
+
+/**
+ * Lowers the bucket where the vendor has less left than the `remaining` we know of: others
+ * use the same account. Where it has not, nothing is sent.
+ */
+export async function sync(redis, key, response, remaining) {
+  const left = response.headers.get("x-ratelimit-remaining") ?? "";
+  if (!/^\d+$/.test(left)) return;
+  // A Unix time is the end of a window; what is small means "full again" with most.
+  const reset = Number(response.headers.get("x-ratelimit-reset"));
+  const window = reset > 1e9 ? ["RESETAT", reset] : [];
+  const isUsedUp = Number(left) === 0 && window.length > 0;
+  if (Number(left) < remaining || isUsedUp) await redis.call("TB.SYNC", key, left, ...window);
 }

@@ -92,6 +92,28 @@ test("a slot that a 429 voided meanwhile is not used", async () => {
   assert.equal(calls, 0);
 });
 
+const LARGE = { capacity: 100, rate: 1, per: 3600 };
+const execute = (headers) => executeWithRateLimit(redis, "k", LARGE, async () => answer(200, headers));
+const syncs = async () => Number(/cmdstat_tb\.sync:calls=(\d+)/.exec(await redis.info("commandstats"))?.[1] ?? 0);
+
+test("where the vendor has less left the bucket is lowered, where it has more nothing is sent", async () => {
+  await execute({ "x-ratelimit-remaining": "40", "x-ratelimit-reset": "30" });
+  assert.equal((await checkRateLimit(redis, "k", LARGE)).remaining, 39);
+  const before = await syncs();
+  await execute({ "x-ratelimit-remaining": "80" });
+  await execute({ "x-ratelimit-remaining": "many" });
+  await execute({});
+  assert.equal(await syncs(), before);
+  assert.equal((await checkRateLimit(redis, "k", LARGE, { tokens: 0 })).remaining, 36);
+});
+
+test("a window that is used up holds until its reset", async () => {
+  await execute({ "x-ratelimit-remaining": "0", "x-ratelimit-reset": `${Math.ceil(Date.now() / 1000) + 20}` });
+  const denied = await checkRateLimit(redis, "k", LARGE);
+  assert.equal(denied.status, "window");
+  assert.ok(denied.delayMs > 15_000 && denied.delayMs <= 21_000, `${denied.delayMs}`);
+});
+
 test("what the call throws is passed on, and any other answer is the caller's", async () => {
   await assert.rejects(executeWithRateLimit(redis, "k", SLOW, async () => { throw new TypeError("no network"); }), TypeError);
   assert.equal((await executeWithRateLimit(redis, "k", SLOW, async () => answer(503))).status, 503);

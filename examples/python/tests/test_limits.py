@@ -100,6 +100,31 @@ def test_a_slot_that_a_429_voided_meanwhile_is_not_used(client):
     assert (raised.value.status, calls) == ("frozen", [])
 
 
+@pytest.fixture
+def large(client):
+    return Bucket(client, "k", capacity=100, rate=1, per=3600)
+
+
+def test_where_the_vendor_has_less_left_the_bucket_is_lowered(client, large):
+    def syncs():
+        return client.info("commandstats").get("cmdstat_tb.sync", {}).get("calls", 0)
+
+    large.call(lambda: answer(**{"X-RateLimit-Remaining": "40", "X-RateLimit-Reset": "30"}))
+    assert large.take().remaining == 39
+    before = syncs()
+    for headers in ({"X-RateLimit-Remaining": "80"}, {"X-RateLimit-Remaining": "many"}, {}):
+        large.call(lambda: answer(**headers))
+    assert syncs() == before, "where it has more nothing is sent"
+    assert large.take(tokens=0).remaining == 36
+
+
+def test_a_window_that_is_used_up_holds_until_its_reset(large):
+    reset = str(int(time.time()) + 20)
+    large.call(lambda: answer(**{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset}))
+    denied = large.take()
+    assert denied.status == "window" and 15 < denied.wait <= 20
+
+
 def test_the_error_goes_from_process_to_process():
     copy = pickle.loads(pickle.dumps(RateLimitExceeded("frozen", 2.5)))
     assert (copy.status, copy.wait) == ("frozen", 2.5)
