@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::Value;
-
 use crate::connection::{Connection, array, error_text, text};
 use crate::random::Random;
 use crate::server::{Server, wait_until};
