@@ -33,6 +33,7 @@ mod penalise;
 mod persistence;
 mod refund;
 mod replication;
+mod security;
 mod sync;
 mod versions;
 mod wiring;
