@@ -10,8 +10,6 @@ use tokenbucket::{Decimal, Limit, Rate, Rounding, Tokens};
 /// The arguments that are left.
 pub(crate) struct Args<'call> {
     words: Words<'call>,
-    /// A word that was looked at and not taken.
-    peeked: Option<&'call [u8]>,
 }
 
 /// The name of an argument and what it has to be, as an error says it.
@@ -54,7 +52,7 @@ const MAX_SECONDS: u64 = 100_000_000_000;
 
 impl<'call> Args<'call> {
     pub(crate) const fn new(words: Words<'call>) -> Self {
-        Self { words, peeked: None }
+        Self { words }
     }
 
     /// The next argument, as the name of a key.
@@ -72,12 +70,13 @@ impl<'call> Args<'call> {
     /// The next argument, if `wanted` says so of it.
     #[inline]
     pub(crate) fn next_if(&mut self, wanted: impl FnOnce(&[u8]) -> bool) -> Option<&'call [u8]> {
-        let word = self.next()?;
-        if wanted(word) {
-            return Some(word);
+        let mut ahead = self.words.clone();
+        let word = ahead.next()?.bytes();
+        if !wanted(word) {
+            return None;
         }
-        self.peeked = Some(word);
-        None
+        self.words = ahead;
+        Some(word)
     }
 
     /// What follows an option.
@@ -91,7 +90,7 @@ impl<'call> Iterator for Args<'call> {
 
     #[inline]
     fn next(&mut self) -> Option<&'call [u8]> {
-        self.peeked.take().or_else(|| self.words.next().map(Word::bytes))
+        self.words.next().map(Word::bytes)
     }
 }
 
