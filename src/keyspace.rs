@@ -6,13 +6,18 @@
 use std::ffi::CStr;
 
 use crate::error::Error;
-use crate::ffi::{Access, Context, ContextFlags, Key, NEVER, Word};
+pub(crate) use crate::ffi::Access;
+use crate::ffi::{Context, ContextFlags, Key, NEVER, Word};
 use crate::waiting;
-use tokenbucket::Bucket;
 use tokenbucket::state::{Encoded, Message};
+use tokenbucket::{Bucket, Consume, DebtTooLong, Decision, Effect};
 
 /// The command that carries a bucket.
 pub(crate) const EFFECT: &CStr = c"TB.STATE";
+
+/// That a bucket can be stored, asked before the first of a call is.
+#[derive(Clone, Copy)]
+pub(crate) struct HasRoom(());
 
 /// A key that is empty or has a bucket, open for one call.
 pub(crate) struct Place<'call> {
@@ -53,55 +58,68 @@ impl<'call> Place<'call> {
         self.key.is_occupied()
     }
 
-    /// Whether a bucket can be stored here now; [`Place::save`] asks too, but a call
-    /// that stores several has to know before the first.
+    /// Whether a bucket can be stored here now. A call that stores several asks for all
+    /// of them before the first, which may be the one that reaches `maxmemory`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached.
-    pub(crate) fn check_room(&self) -> Result<(), Error> {
+    /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached. A bucket
+    /// that exists goes on limiting.
+    #[inline]
+    pub(crate) fn check_room(&self) -> Result<HasRoom, Error> {
         if self.is_occupied() {
-            return Ok(());
+            return Ok(HasRoom(()));
         }
         let flags = self.context.flags();
         let obeys = flags.intersects(ContextFlags::REPLICATED | ContextFlags::LOADING);
-        if flags.contains(ContextFlags::OUT_OF_MEMORY) && !obeys { Err(Error::OutOfMemory) } else { Ok(()) }
+        if flags.contains(ContextFlags::OUT_OF_MEMORY) && !obeys { Err(Error::OutOfMemory) } else { Ok(HasRoom(())) }
+    }
+
+    /// Answers a call for tokens; behind those who wait for the bucket, if anybody does.
+    ///
+    /// # Errors
+    /// As [`Bucket::consume`].
+    #[inline(always)]
+    pub(crate) fn consume(&self, bucket: &mut Bucket, call: &Consume, now_us: i64) -> Result<(Decision, Effect), DebtTooLong> {
+        waiting::consume(self.context, self.name, bucket, call, now_us)
+    }
+
+    /// Whether anybody waits for the bucket. Then nothing of it remains for others.
+    pub(crate) fn is_awaited(&self) -> bool {
+        waiting::is_awaited(self.context, self.name)
     }
 
     /// Stores `bucket` as it is after a change at `now_us`, and sends it out.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where it is new and `maxmemory` is reached. A bucket
-    /// that exists goes on limiting.
+    /// As [`Place::check_room`].
     #[inline(always)]
     pub(crate) fn save(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
-        self.save_served(bucket, now_us)?;
-        self.tell_those_who_wait(bucket, now_us);
+        self.save_in(self.check_room()?, bucket, now_us);
         Ok(())
     }
 
-    /// [`Place::save`] of what was done for those who wait themselves.
-    ///
-    /// # Errors
-    /// As there.
+    /// [`Place::save`], where there is room.
     #[inline(always)]
-    pub(crate) fn save_served(&self, bucket: &Bucket, now_us: i64) -> Result<(), Error> {
-        let expire_at_ms = self.store(bucket, None)?;
-        let mut room = Encoded::EMPTY;
-        self.context.replicate(EFFECT, self.name, room.message(bucket, expire_at_ms, now_us));
-        Ok(())
+    pub(crate) fn save_in(&self, room: HasRoom, bucket: &Bucket, now_us: i64) {
+        self.save_served(room, bucket, now_us);
+        self.tell_those_who_wait(bucket, now_us);
+    }
+
+    /// [`Place::save_in`] of what was done for those who wait themselves.
+    #[inline(always)]
+    pub(crate) fn save_served(&self, room: HasRoom, bucket: &Bucket, now_us: i64) {
+        let expire_at_ms = self.store(room, bucket, None);
+        let mut bytes = Encoded::EMPTY;
+        self.context.replicate(EFFECT, self.name, bytes.message(bucket, expire_at_ms, now_us));
     }
 
     /// Stores a bucket that came as a message, as the sender has it, and hands the
     /// message on.
-    ///
-    /// # Errors
-    /// As [`Place::save`].
-    pub(crate) fn apply(&self, message: &Message) -> Result<(), Error> {
+    pub(crate) fn apply(&self, room: HasRoom, message: &Message) {
         let Message { bucket, expire_at_ms, clock_us } = message;
-        self.store(bucket, Some(*expire_at_ms))?;
+        self.store(room, bucket, Some(*expire_at_ms));
         self.context.replicate_verbatim();
         self.tell_those_who_wait(bucket, *clock_us);
-        Ok(())
     }
 
     #[inline]
@@ -122,12 +140,11 @@ impl<'call> Place<'call> {
     /// Stores `bucket` and returns when its key expires: as wished, where that fits the
     /// bucket (only a forger's wish does not), else as it does, where that fits.
     #[inline(always)]
-    fn store(&self, bucket: &Bucket, wish_ms: Option<i64>) -> Result<i64, Error> {
+    fn store(&self, _: HasRoom, bucket: &Bucket, wish_ms: Option<i64>) -> i64 {
         let before_ms = if self.is_occupied() {
             self.key.replace(bucket);
             self.key.expire_at_ms()
         } else {
-            self.check_room()?;
             self.key.create(bucket);
             NEVER
         };
@@ -139,7 +156,7 @@ impl<'call> Place<'call> {
             self.key.set_expire_at_ms(expire_at_ms);
         }
         self.context.signal_modified(self.name);
-        Ok(expire_at_ms)
+        expire_at_ms
     }
 }
 

@@ -1,7 +1,8 @@
 //! A native token bucket for Redis: one shared budget for outbound calls, decided
 //! inside the server.
 //!
-//! The map, from the top down; nothing points back up:
+//! The map, from the top down. Nothing points back up, but where the server calls: `ffi`
+//! hands its calls to [`commands`], [`serving`], [`waiting`] and [`keyspace`].
 //!
 //! - [`commands`]: what clients can call. Its `COMMANDS` is the only list.
 //! - [`args`] reads what a client sent, [`reply`] writes what it gets, [`error`]

@@ -1,29 +1,34 @@
-//! Gives those who wait in TB.BCONSUME their turn. It runs from the module's timer and
-//! nowhere else: a command that changes a bucket puts its line on the agenda, and what
-//! it wrote is out before anybody is served of it.
+//! Gives those who wait in TB.BCONSUME their turn. It runs from the module's timer, and
+//! before a call for the same bucket where the timer is late. Never after a command has
+//! begun: one that changes a bucket puts its line on the agenda, and what it wrote is
+//! out before anybody is served of it.
 
 use crate::clock;
 use crate::error::Error;
-use crate::ffi::{Access, Blocked, Context, Whereabouts, time, whereabouts};
-use crate::keyspace::Place;
+use crate::ffi::{Blocked, Context, ContextFlags, Whereabouts, Word, time, whereabouts};
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
 use crate::stats;
 use crate::waiting::{self, Due, Left, LineId};
-use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Status, Turn};
+use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Status, Tokens, Turn};
 
 /// So many turns and time-outs at a time; others have their commands run in between.
 const MOST_AT_ONCE: usize = 1_000;
 
-/// When to try again what cannot be done now: the server may not write, or the key's
-/// slot is on its way to another node.
-const RETRY_US: u64 = 20_000;
+/// When to try again where the server must not write now.
+const RETRY_US: i64 = 20_000;
+
+/// When to look again for a key whose slot is on its way to another node. That can take
+/// hours, and to look costs as much as a hundred calls.
+const LOOK_AGAIN_US: u64 = 1_000_000;
 
 /// Does what is due.
 pub(crate) fn run(context: &Context) {
     let now_us = time::monotonic_us();
+    let serving = context.may_write();
     let mut done = 0;
     while done < MOST_AT_ONCE
-        && let Some(due) = waiting::next_due(now_us)
+        && let Some(due) = waiting::next_due(now_us, serving)
     {
         done += 1;
         match due {
@@ -35,7 +40,20 @@ pub(crate) fn run(context: &Context) {
             }
         }
     }
-    waiting::wake();
+    waiting::wake_for_turns_from(if serving { i64::MIN } else { now_us.saturating_add(RETRY_US) });
+}
+
+/// Serves those whose turn has come for the bucket of a call before it is answered: the
+/// timer may be a little late, and the call have waited as long as it was told. Not
+/// between the commands of a transaction or script, which nobody comes in between.
+#[inline]
+pub(crate) fn catch_up(context: &Context, key: Word<'_>) {
+    if waiting::is_anybody() && !context.flags().contains(ContextFlags::CANNOT_BLOCK) && context.may_write() {
+        if let Some(line) = waiting::due_line(context, key) {
+            serve(context, line, MOST_AT_ONCE);
+            waiting::wake();
+        }
+    }
 }
 
 /// CLIENT UNBLOCK: what to answer a client as if its time were over. `None` if it does
@@ -51,24 +69,20 @@ pub(crate) fn forget(client: Blocked) -> bool {
 
 /// Serves those in a line whose turn has come, `most` at most. Returns how many.
 fn serve(context: &Context, line: LineId, most: usize) -> usize {
-    if !context.may_write() {
-        waiting::turn_in(line, RETRY_US);
-        return 0;
-    }
     let Some((database, key)) = waiting::bucket_of(line) else { return 0 };
     context.select(database);
     let (place, found) = match Place::open(context, key.as_word(), Access::Write) {
         Ok(opened) => opened,
-        Err(error) => return dismiss(line, &error),
+        Err(error) => return dismiss(line, &error, most),
     };
     if found.is_none() {
         // A key that has moved away is no full bucket.
         match whereabouts(context, key.as_word()) {
             Whereabouts::Here => {}
-            Whereabouts::Moved { slot, address } => return dismiss(line, &Error::Moved { slot, address }),
+            Whereabouts::Moved { slot, address } => return dismiss(line, &Error::Moved { slot, address }, most),
             Whereabouts::Unsettled => {
-                waiting::turn_in(line, RETRY_US);
-                return 0;
+                waiting::turn_in(line, LOOK_AGAIN_US);
+                return 1;
             }
         }
     }
@@ -92,7 +106,7 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
         next_us
     });
     let count = served.len();
-    let stored = if changed { place.save_served(&bucket, now_us) } else { Ok(()) };
+    let stored = if changed { place.check_room().map(|room| place.save_served(room, &bucket, now_us)) } else { Ok(()) };
     for (ticket, waiter, decision) in served {
         waiting::leave_by_ticket(line, ticket);
         let Some(waiter) = waiter else { continue };
@@ -112,13 +126,16 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
     count
 }
 
-/// Sends all in a line away. Returns how many.
-fn dismiss(line: LineId, error: &Error) -> usize {
+/// Sends all in a line away, `most` at most now and the others next. Returns how many.
+fn dismiss(line: LineId, error: &Error, most: usize) -> usize {
     let mut count = 0;
-    while let Some(left) = waiting::leave_first(line) {
+    while count < most
+        && let Some(left) = waiting::leave_first(line)
+    {
         left.waiter.client.answer(Err(error.clone()));
         count += 1;
     }
+    waiting::turn_in(line, 0);
     count
 }
 
@@ -126,16 +143,26 @@ fn dismiss(line: LineId, error: &Error) -> usize {
 fn refuse(context: &Context, left: &Left) -> Result<Reply, Error> {
     context.select(left.database);
     let (_place, found) = Place::open(context, left.key.as_word(), Access::Read)?;
+    if found.is_none() {
+        match whereabouts(context, left.key.as_word()) {
+            Whereabouts::Here => {}
+            Whereabouts::Moved { slot, address } => return Err(Error::Moved { slot, address }),
+            Whereabouts::Unsettled => return Err(Error::OnItsWay),
+        }
+    }
     let now_us = clock::now_us();
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let limit = *bucket.limit().unwrap_or(&left.limit);
     let call = Consume { limit, tokens: left.waiter.tokens, mode: Mode::Exactly };
+    let mut untouched = bucket;
     let answer = waiting::with_line(left.line, |line| bucket.consume_behind(&call, &line.queue, now_us));
     let answer = answer.unwrap_or_else(|| bucket.consume(&call, now_us));
     let (mut decision, _) = answer.map_err(|_| Error::Internal)?; // only FORCE can
     if decision.allowed > 0 {
         // Its turn has come, but it could not be served: the server may not write now.
-        decision = Decision { status: Status::Empty, allowed: 0, wait_us: Some(1), ..decision };
+        let ask = Consume { tokens: Tokens::ZERO, ..call };
+        let (asked, _) = untouched.consume(&ask, now_us).map_err(|_| Error::Internal)?;
+        decision = Decision { status: Status::Empty, allowed: 0, wait_us: Some(1), ..asked };
     }
     stats::count(&decision, Mode::Exactly);
     stats::WAITS_TIMED_OUT.add_one();

@@ -10,15 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::raw::c_int;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::ffi::{Blocked, Context, KeptWord, Locked, Word, time, timer};
-use crate::{clock, config};
+use crate::ffi::{Blocked, Context, ContextFlags, KeptWord, Locked, Word, time, timer};
+use crate::{clock, config, stats};
 use tokenbucket::{Bucket, Consume, DebtTooLong, Decision, Effect, Limit, Queue, Ticket, Tokens};
 
 static ROOM: Locked<Room> = Locked::new(Room {
     lines: BTreeMap::new(),
     by_key: BTreeMap::new(),
     by_client: BTreeMap::new(),
-    agenda: BTreeSet::new(),
+    turns: BTreeSet::new(),
+    time_outs: BTreeSet::new(),
     opened: 0,
     lead_us: 0,
 });
@@ -35,8 +36,10 @@ struct Room {
     /// By database and name.
     by_key: BTreeMap<c_int, BTreeMap<Box<[u8]>, LineId>>,
     by_client: BTreeMap<Blocked, (LineId, Ticket)>,
-    /// What is to be done, by moments of the monotonic clock.
-    agenda: BTreeSet<(i64, Due)>,
+    /// The agenda, by moments of the monotonic clock: when to see whether it is the turn of
+    /// the first of a line, and when to let one go whose time is over.
+    turns: BTreeSet<(i64, LineId)>,
+    time_outs: BTreeSet<(i64, LineId, Ticket)>,
     /// How many lines there have been.
     opened: u64,
     /// How far the module's clock was ahead of the monotonic one when it was last compared.
@@ -47,8 +50,8 @@ struct Room {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LineId(u64);
 
-/// What is to be done. At the same moment a turn comes before a time-out.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// To see whether it is the first one's turn.
     Turn(LineId),
@@ -161,8 +164,11 @@ pub(crate) fn all_changed() {
 /// Goes after a step of the wall clock: ahead, it brings tokens in; back, it keeps the
 /// server's timers from firing.
 pub(crate) fn look_at_clocks() {
-    let (now_us, monotonic_us) = (clock::now_us(), time::monotonic_us());
+    let (before_us, now_us, monotonic_us) = (time::monotonic_us(), clock::now_us(), time::monotonic_us());
     let lead_us = now_us.saturating_sub(monotonic_us);
+    if monotonic_us.abs_diff(before_us) > STEP_US {
+        return; // held up between the readings; there is a next time
+    }
     if ROOM.with(|room| std::mem::replace(&mut room.lead_us, lead_us)).abs_diff(lead_us) > STEP_US {
         all_changed();
     }
@@ -178,20 +184,31 @@ pub(crate) fn figures() -> (u64, u64) {
 
 // ------------------------------------------------------------ coming and going
 
-/// Lets the client of the call wait for its turn, which comes in `wait_us` if nobody
-/// else waits. `false` where as many wait as may, or the server cannot block it.
-pub(crate) fn enter(
-    context: &Context,
-    key: Word<'_>,
-    tokens: Tokens,
-    limit: Limit,
-    timeout_us: Option<u64>,
-    (now_us, wait_us): (i64, u64),
-) -> bool {
+/// One who comes to wait.
+pub(crate) struct Arrival {
+    pub(crate) tokens: Tokens,
+    /// The limit in force.
+    pub(crate) limit: Limit,
+    pub(crate) timeout_us: Option<u64>,
+    pub(crate) now_us: i64,
+    /// When its turn would come if nobody else waited.
+    pub(crate) wait_us: u64,
+}
+
+/// Lets the client of the call wait for its turn. `false` where it cannot: it is in a
+/// transaction or script, the server is no primary, or as many wait as may.
+pub(crate) fn enter(context: &Context, key: Word<'_>, arrival: &Arrival) -> bool {
+    let Arrival { tokens, limit, timeout_us, now_us, wait_us } = *arrival;
+    let flags = context.flags();
+    if flags.contains(ContextFlags::CANNOT_BLOCK) || !flags.contains(ContextFlags::PRIMARY) {
+        return false;
+    }
     if WAITING.load(Relaxed) >= config::MAX_WAITING.get().unsigned_abs() {
+        stats::WAITS_REFUSED.add_one();
         return false;
     }
     let Some(client) = Blocked::block(context) else { return false };
+    stats::WAITS.add_one();
     let (database, monotonic_us) = (context.database(), time::monotonic_us());
     let gives_up_us = timeout_us.map(|us| monotonic_us.saturating_add_unsigned(us));
     let line = match ROOM.with(|room| room.find(database, key)) {
@@ -212,9 +229,10 @@ pub(crate) fn enter(
 
 /// Takes a client out of its line, wherever that is. `None` if it does not wait any more.
 pub(crate) fn leave(client: Blocked) -> Option<Left> {
+    let now_us = clock::now_us();
     let left = ROOM.with(|room| {
         let (id, ticket) = *room.by_client.get(&client)?;
-        room.leave(id, ticket)
+        room.leave(id, ticket, now_us)
     });
     wake();
     left
@@ -222,30 +240,51 @@ pub(crate) fn leave(client: Blocked) -> Option<Left> {
 
 /// As [`leave`], of one that is known by its ticket.
 pub(crate) fn leave_by_ticket(id: LineId, ticket: Ticket) -> Option<Left> {
-    ROOM.with(|room| room.leave(id, ticket))
+    let now_us = clock::now_us();
+    ROOM.with(|room| room.leave(id, ticket, now_us))
 }
 
 /// Takes the first out of a line.
 pub(crate) fn leave_first(id: LineId) -> Option<Left> {
+    let now_us = clock::now_us();
     ROOM.with(|room| {
         let (ticket, _) = room.lines.get(&id)?.queue.first()?;
-        room.leave(id, ticket)
+        room.leave(id, ticket, now_us)
     })
 }
 
 // ------------------------------------------------------------------- the agenda
 
-/// What is due at a moment of the monotonic clock. It is then off the agenda.
-pub(crate) fn next_due(monotonic_us: i64) -> Option<Due> {
+/// What is due at a moment of the monotonic clock, of turns only where those can be
+/// served. It is then off the agenda. At the same moment a turn comes before a time-out.
+pub(crate) fn next_due(monotonic_us: i64, serving: bool) -> Option<Due> {
     ROOM.with(|room| {
-        let (_, due) = *room.agenda.first().filter(|(moment_us, _)| *moment_us <= monotonic_us)?;
-        room.agenda.pop_first();
-        if let Due::Turn(id) = due
-            && let Some(line) = room.lines.get_mut(&id)
-        {
-            line.turn_us = None;
+        let turn = room.turns.first().copied().filter(|(moment_us, _)| serving && *moment_us <= monotonic_us);
+        let time_out = room.time_outs.first().copied().filter(|(moment_us, ..)| *moment_us <= monotonic_us);
+        match (turn, time_out) {
+            (Some((turn_us, id)), time_out) if time_out.is_none_or(|(moment_us, ..)| turn_us <= moment_us) => {
+                room.take_turn(id);
+                Some(Due::Turn(id))
+            }
+            (_, Some((_, id, ticket))) => {
+                room.time_outs.pop_first();
+                Some(Due::TimeOut(id, ticket))
+            }
+            _ => None,
         }
-        Some(due)
+    })
+}
+
+/// The line of a bucket whose turn is due. It is then off the agenda.
+pub(crate) fn due_line(context: &Context, key: Word<'_>) -> Option<LineId> {
+    let (database, monotonic_us) = (context.database(), time::monotonic_us());
+    ROOM.with(|room| {
+        let id = room.find(database, key)?;
+        let turn_us = room.lines.get(&id)?.turn_us.filter(|turn_us| *turn_us <= monotonic_us);
+        turn_us.map(|_| {
+            room.take_turn(id);
+            id
+        })
     })
 }
 
@@ -257,7 +296,17 @@ pub(crate) fn turn_in(id: LineId, us: u64) {
 
 /// Wakes the module for whatever is next on the agenda.
 pub(crate) fn wake() {
-    if let Some(moment_us) = ROOM.with(|room| room.agenda.first().map(|(moment_us, _)| *moment_us)) {
+    wake_for_turns_from(i64::MIN);
+}
+
+/// As [`wake`], but for no turn before a moment of the monotonic clock.
+pub(crate) fn wake_for_turns_from(from_us: i64) {
+    let next = ROOM.with(|room| {
+        let turn_us = room.turns.first().map(|(moment_us, _)| from_us.max(*moment_us));
+        let time_out_us = room.time_outs.first().map(|(moment_us, ..)| *moment_us);
+        turn_us.into_iter().chain(time_out_us).min()
+    });
+    if let Some(moment_us) = next {
         timer::wake_at(moment_us);
     }
 }
@@ -294,21 +343,21 @@ impl Room {
         line.waiters.insert(ticket, waiter);
         self.by_client.insert(waiter.client, (id, ticket));
         if let Some(moment_us) = waiter.gives_up_us {
-            self.agenda.insert((moment_us, Due::TimeOut(id, ticket)));
+            self.time_outs.insert((moment_us, id, ticket));
         }
         WAITING.fetch_add(1, Relaxed);
     }
 
-    fn leave(&mut self, id: LineId, ticket: Ticket) -> Option<Left> {
+    fn leave(&mut self, id: LineId, ticket: Ticket, now_us: i64) -> Option<Left> {
         let line = self.lines.get_mut(&id)?;
         let waiter = line.waiters.remove(&ticket)?;
         WAITING.fetch_sub(1, Relaxed);
         self.by_client.remove(&waiter.client);
         if let Some(moment_us) = waiter.gives_up_us {
-            self.agenda.remove(&(moment_us, Due::TimeOut(id, ticket)));
+            self.time_outs.remove(&(moment_us, id, ticket));
         }
         let was_first = line.queue.first().is_some_and(|(first, _)| first == ticket);
-        line.queue.remove(ticket);
+        line.queue.remove(ticket, now_us);
         let left = Left { line: id, database: line.database, key: line.key.clone(), waiter, limit: line.limit };
         if line.waiters.is_empty() {
             self.close(id);
@@ -320,10 +369,8 @@ impl Room {
     }
 
     fn close(&mut self, id: LineId) {
+        self.take_turn(id);
         let Some(line) = self.lines.remove(&id) else { return };
-        if let Some(moment_us) = line.turn_us {
-            self.agenda.remove(&(moment_us, Due::Turn(id)));
-        }
         if let Some(keys) = self.by_key.get_mut(&line.database) {
             keys.remove(line.key.as_word().bytes());
             if keys.is_empty() {
@@ -342,9 +389,16 @@ impl Room {
     fn turn_at(&mut self, id: LineId, moment_us: i64) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         if let Some(before_us) = line.turn_us.replace(moment_us) {
-            self.agenda.remove(&(before_us, Due::Turn(id)));
+            self.turns.remove(&(before_us, id));
         }
-        self.agenda.insert((moment_us, Due::Turn(id)));
+        self.turns.insert((moment_us, id));
+    }
+
+    /// Takes the turn of a line off the agenda.
+    fn take_turn(&mut self, id: LineId) {
+        if let Some(moment_us) = self.lines.get_mut(&id).and_then(|line| line.turn_us.take()) {
+            self.turns.remove(&(moment_us, id));
+        }
     }
 }
 

@@ -107,7 +107,7 @@ fn with_maxwait_all_are_reserved_or_none() {
     let joint = ask(&mut c, "2 a b 2 0.01 1 1 2 0.001 1 1 MAXWAIT 200");
     assert_eq!(joint.verdict(), (0, "empty", vec!["ready", "empty"]));
     assert_left_of(800_000, joint.together.wait_ms);
-    assert_left_of(100_000, joint.each[0].wait_ms);
+    assert_eq!(joint.each[0].wait_ms, 0, "a slot of it could be had now");
     assert_left_of(100_000, c.consume("a 2 0.01").wait_ms);
     assert_eq!(c.footprint("b"), b);
 }
@@ -211,6 +211,41 @@ fn without_memory_a_new_bucket_on_the_last_key_leaves_the_first_untouched() {
     assert!(told.starts_with("OOM"), "{told}");
     assert_eq!(c.footprint("a"), before);
     assert_eq!(ask(&mut c, "2 a b 5 1e-8 1 1 5 1e-8 1 1").together.allowed, 1);
+}
+
+#[test]
+fn memory_that_runs_out_on_the_way_charges_no_bucket() {
+    let server = Server::start();
+    let mut c = server.connect();
+    let keys: Vec<String> = (0..63).map(|key| format!("new:{key}")).collect();
+    let call = format!("64 first {} {}", keys.join(" "), "5 1e-8 1 1 ".repeat(64));
+    c.take("first 5 1e-8 1");
+    let mut refused = 0;
+    // The first that it makes may take the memory that the next would need.
+    for step in 0..40 {
+        let used: i64 = c.info("memory", "used_memory").parse().unwrap();
+        c.config_set("maxmemory", &(used + step * 500).to_string());
+        let reply = c.ask(&format!("TB.MCONSUME {call}"));
+        c.config_set("maxmemory", "0");
+        let charged = c.peek("first").tokens() == "3";
+        assert_eq!(c.int("DBSIZE"), if charged { 64 } else { 1 }, "step {step}: {reply:?}");
+        assert_eq!(error_text(&reply).is_some(), !charged, "step {step}: {reply:?}");
+        refused += i32::from(!charged);
+        c.ok("FLUSHALL");
+        c.take("first 5 1e-8 1");
+    }
+    assert!(refused > 0, "memory never ran out");
+}
+
+#[test]
+fn a_part_that_stores_nothing_needs_no_room() {
+    let server = Server::start();
+    let mut c = server.connect();
+    c.take("first 5 1e-8 1");
+    c.config_set("maxmemory", "1");
+    assert_eq!(ask(&mut c, "2 first new 5 1e-8 1 1 5 1 0 1").together.allowed, 1);
+    assert_eq!(c.error("TB.MCONSUME 2 first new 5 1e-8 1 1 5 1 1 1"), "OOM command not allowed when used memory > 'maxmemory'.");
+    assert_eq!((c.peek("first").tokens(), c.int("DBSIZE")), ("3", 1));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args;
 use crate::error::Error;
-use crate::ffi::{Access, ContextFlags};
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
-use crate::{clock, stats, waiting};
+use crate::waiting::{self, Arrival};
+use crate::{clock, serving, stats};
 use tokenbucket::{Bucket, Consume, Decimal, Effect, Mode, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -53,27 +53,24 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let limit = args::limit(capacity, rate, period.unwrap_or(Decimal::ONE))?;
     let request = Consume { limit, tokens, mode: Mode::Exactly };
 
+    serving::catch_up(call.context, key);
     let (place, found) = Place::open(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let limit_before = bucket.limit().copied();
-    let answer = waiting::consume(call.context, key, &mut bucket, &request, now_us);
+    let answer = place.consume(&mut bucket, &request, now_us);
     let (decision, effect) = answer.map_err(|_| Error::Internal)?; // only FORCE can
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;
         stats::count_limit(limit_before.as_ref(), bucket.limit());
     }
-    if let (0, Some(wait_us)) = (decision.allowed, decision.wait_us)
-        && !call.context.flags().contains(ContextFlags::CANNOT_BLOCK)
-        && call.context.flags().contains(ContextFlags::PRIMARY)
-    {
+    if let (0, Some(wait_us)) = (decision.allowed, decision.wait_us) {
         // From here on the remembered limit decides, also of its own turn.
         let limit = *bucket.limit().unwrap_or(&limit);
-        if waiting::enter(call.context, key, tokens, limit, timeout_us, (now_us, wait_us)) {
-            stats::WAITS.add_one();
+        let arrival = Arrival { tokens, limit, timeout_us, now_us, wait_us };
+        if waiting::enter(call.context, key, &arrival) {
             return Ok(Reply::Later);
         }
-        stats::WAITS_REFUSED.add_one();
     }
     stats::count(&decision, Mode::Exactly);
     Ok(Reply::Decision(decision))

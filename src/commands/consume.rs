@@ -4,10 +4,9 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args;
 use crate::error::Error;
-use crate::ffi::Access;
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
-use crate::{clock, stats, waiting};
+use crate::{clock, serving, stats};
 use tokenbucket::{Consume, Decimal, Effect, MAX_FILL_US, Mode, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -109,11 +108,12 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     };
     let request = Consume { limit: args::limit(capacity, rate, period)?, tokens, mode };
 
+    serving::catch_up(call.context, key);
     let place = Place::find(call.context, key, Access::Write)?;
     let now_us = clock::now_us();
     let mut bucket = place.bucket();
     let brings_another = bucket.limit().is_some_and(|known| *known != request.limit);
-    let answer = waiting::consume(call.context, key, &mut bucket, &request, now_us);
+    let answer = place.consume(&mut bucket, &request, now_us);
     let (decision, effect) = answer.map_err(|_| Error::DebtTooLong { max_seconds: MAX_FILL_US / 1_000_000 })?;
     if effect == Effect::Changed {
         place.save(&bucket, now_us)?;

@@ -4,10 +4,10 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KeyAccess, Keys, Kind};
 use crate::args::{self, Args, MAX_KEYS};
 use crate::error::Error;
-use crate::ffi::{Access, Context, Word};
-use crate::keyspace::Place;
+use crate::ffi::Word;
+use crate::keyspace::{Access, Place};
 use crate::reply::{Member, Reply};
-use crate::{clock, stats, waiting};
+use crate::{clock, serving, stats};
 use tokenbucket::{Bucket, Consume, Decision, Effect, Mode, Rounding, Status, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -48,8 +48,6 @@ pub(super) const COMMAND: Command = Command {
 
 /// A bucket with what is asked of it.
 struct Part<'call> {
-    context: &'call Context,
-    key: Word<'call>,
     place: Place<'call>,
     request: Consume,
     /// Before the call.
@@ -60,8 +58,9 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let (keys, requests) = parse(&mut call.args)?;
     let mut parts = Vec::with_capacity(keys.len());
     for (key, request) in keys.into_iter().zip(requests) {
+        serving::catch_up(call.context, key);
         let (place, found) = Place::open(call.context, key, Access::Write)?;
-        parts.push(Part { context: call.context, key, place, request, bucket: found.unwrap_or(Bucket::UNKNOWN) });
+        parts.push(Part { place, request, bucket: found.unwrap_or(Bucket::UNKNOWN) });
     }
 
     // Decided on copies: whether any of them is stored depends on all.
@@ -74,14 +73,13 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
     let decisions = outcomes.iter().map(|(_, decision, _)| *decision);
     let (together, each) = if decisions.clone().all(|decision| decision.allowed > 0) {
-        for part in &parts {
-            part.place.check_room()?;
+        let mut changed = Vec::with_capacity(parts.len());
+        for (part, (after, ..)) in parts.iter().zip(&outcomes).filter(|(_, (.., effect))| *effect == Effect::Changed) {
+            changed.push((part, after, part.place.check_room()?));
         }
-        for (part, (after, _, effect)) in parts.iter().zip(&outcomes) {
-            if *effect == Effect::Changed {
-                part.place.save(after, now_us)?;
-                stats::count_limit(part.bucket.limit(), after.limit());
-            }
+        for (part, after, room) in changed {
+            part.place.save_in(room, after, now_us);
+            stats::count_limit(part.bucket.limit(), after.limit());
         }
         let together = decisions.clone().reduce(both).ok_or(Error::WrongArity)?;
         (together, decisions.map(Member::Decided).collect())
@@ -92,7 +90,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
             if together.status != Status::Never {
                 part.keep_limit(now_us)?;
             }
-            each.push(if decision.allowed > 0 { part.ready(&decision, now_us)? } else { Member::Decided(decision) });
+            each.push(if decision.allowed > 0 { part.ready(now_us)? } else { Member::Decided(decision) });
         }
         (with_figures(together, &each), each)
     };
@@ -138,7 +136,7 @@ fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume
 
 impl Part<'_> {
     fn answer(&self, request: &Consume, bucket: &mut Bucket, now_us: i64) -> Result<(Decision, Effect), Error> {
-        waiting::consume(self.context, self.key, bucket, request, now_us).map_err(|_| Error::Internal) // only FORCE can
+        self.place.consume(bucket, request, now_us).map_err(|_| Error::Internal) // only FORCE can
     }
 
     /// What a call that is denied for now may write: the limit that came with it. So
@@ -156,11 +154,11 @@ impl Part<'_> {
     }
 
     /// The figures of a bucket that has the tokens and keeps them.
-    fn ready(&self, granted: &Decision, now_us: i64) -> Result<Member, Error> {
+    fn ready(&self, now_us: i64) -> Result<Member, Error> {
         let ask = Consume { tokens: Tokens::ZERO, ..self.request };
         let mut untouched = self.bucket;
         let (asked, _) = self.answer(&ask, &mut untouched, now_us)?;
-        Ok(Member::Ready(Decision { allowed: 0, wait_us: granted.wait_us, ..asked }))
+        Ok(Member::Ready(Decision { allowed: 0, wait_us: Some(0), ..asked }))
     }
 }
 

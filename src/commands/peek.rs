@@ -4,8 +4,7 @@ use super::Call;
 use super::spec::{Audience, Command, KEY, KeyAccess, Keys};
 use crate::clock;
 use crate::error::Error;
-use crate::ffi::Access;
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
 
 pub(super) const COMMAND: Command = Command {

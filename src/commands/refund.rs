@@ -4,10 +4,9 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args;
 use crate::error::Error;
-use crate::ffi::Access;
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
-use crate::{clock, stats, waiting};
+use crate::{clock, stats};
 use tokenbucket::{Effect, Rounding, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -37,6 +36,6 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
     stats::REFUNDS.add_one();
     let remaining = bucket.limit().and_then(|_| bucket.remaining(now_us));
-    let remaining = remaining.filter(|_| !waiting::is_awaited(call.context, key)); // it is for those who wait
+    let remaining = remaining.filter(|_| !place.is_awaited()); // it is for those who wait
     Ok(Reply::Integer(remaining.unwrap_or(0)))
 }

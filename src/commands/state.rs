@@ -4,8 +4,7 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::clock;
 use crate::error::Error;
-use crate::ffi::Access;
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
 use tokenbucket::state::{self, Malformed, VERSION};
 
@@ -29,16 +28,16 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let blob = call.args.required()?;
     let sent = state::decode_message(blob, |_| 0).map_err(error)?;
     let (place, _) = Place::open(call.context, key, Access::Write)?;
-    place.check_room()?;
+    let room = place.check_room()?;
     // Nothing can fail from here on: not before that may the clock hear of it.
     let shift_us = clock::receive(sent.clock_us);
     if shift_us == 0 {
-        place.apply(&sent)?;
+        place.apply(room, &sent);
     } else {
         // It is another bucket now, and its expiry with it: an AOF is to have this one,
         // not to shift the sender's again when it is loaded.
         let shifted = state::decode_message(blob, |_| shift_us).map_err(error)?;
-        place.save(&shifted.bucket, clock::now_us())?;
+        place.save_in(room, &shifted.bucket, clock::now_us());
     }
     Ok(Reply::Ok)
 }

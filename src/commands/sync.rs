@@ -4,10 +4,9 @@ use super::Call;
 use super::spec::{Argument, Audience, Command, KEY, KeyAccess, Keys, Kind};
 use crate::args::{self, FROM_0, IN_SECONDS, UNIX_TIME};
 use crate::error::Error;
-use crate::ffi::Access;
-use crate::keyspace::Place;
+use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
-use crate::{clock, config, stats, waiting};
+use crate::{clock, config, stats};
 use tokenbucket::{Bucket, Effect, Rounding, Sync, Tokens};
 
 pub(super) const COMMAND: Command = Command {
@@ -91,7 +90,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
         tolerance: tolerance.unwrap_or(Tokens::ZERO),
     };
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
-    let synced = bucket.sync(&said, now_us);
+    let (synced, awaited) = (bucket.sync(&said, now_us), place.is_awaited());
     if synced.effect == Effect::Changed {
         place.save(&bucket, now_us)?;
         place.announce(c"tb.sync");
@@ -99,7 +98,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let counter = if synced.applied { &stats::SYNCS_APPLIED } else { &stats::SYNCS_IGNORED };
     counter.add_one();
     let remaining = match bucket.remaining(now_us) {
-        _ if waiting::is_awaited(call.context, key) => 0, // it is for those who wait
+        _ if awaited => 0, // it is for those who wait
         Some(known) => known,
         // Nothing at all is known of the bucket: the vendor's word is the best there is.
         None => remaining.whole(),

@@ -14,8 +14,8 @@ impl<T> Locked<T> {
     }
 
     /// Runs `work` on the value. `work` must not come back here: it has the only
-    /// reference there is. (All uses are a few lines; of the server they call its
-    /// allocator at most.)
+    /// reference there is. (All uses are a few lines; of the server they call only what
+    /// does not call the module back.)
     #[inline]
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: the lock keeps other threads out, the rule above this one.

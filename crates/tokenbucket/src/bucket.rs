@@ -279,8 +279,8 @@ impl Bucket {
             Verdict::Granted { .. } | Verdict::Never => served_us.max(now_us.saturating_add(1)),
         };
         let decision = Decision { remaining: 0, ..bucket.report(Verdict::Denied { status, until_us }, now_us) };
-        if known {
-            return Ok((decision, Effect::Unchanged));
+        if known || *self == Self::UNKNOWN {
+            return Ok((decision, Effect::Unchanged)); // it makes no bucket where there is none
         }
         *self = Self::Limited(bucket);
         Ok((decision, Effect::Changed))
@@ -329,8 +329,7 @@ impl Bucket {
             if effect == Effect::Changed {
                 *self = Self::Limited(bucket);
             }
-            waiting.remove(ticket);
-            waiting.look_again_from(at_us);
+            waiting.remove(ticket, at_us);
             bucket.settle(now_us);
             let decision = bucket.report(verdict, now_us);
             let remaining = if waiting.is_empty() { decision.remaining } else { 0 };

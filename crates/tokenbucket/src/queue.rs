@@ -62,10 +62,14 @@ impl Queue {
         ticket
     }
 
-    /// Whoever has the ticket has left. Returns whether it had not before.
-    pub fn remove(&mut self, ticket: Ticket) -> bool {
+    /// Whoever has the ticket leaves. Returns whether it had not before. Where it was the
+    /// first, the turn of the next begins to be looked for: it could not come before.
+    pub fn remove(&mut self, ticket: Ticket, now_us: i64) -> bool {
         let Ok(leaf) = self.tickets.binary_search(&ticket) else { return false };
         let stood = self.sum(self.leaves() + leaf).requests > 0;
+        if self.first().is_some_and(|(first, _)| first == ticket) {
+            self.look_again_from(now_us);
+        }
         self.set(leaf, Sum::default());
         stood
     }

@@ -3,11 +3,13 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokenbucket::{Bucket, Consume, Decision, Effect, Limit, Mode, Queue, Status, Ticket, Tokens, Turn};
+use tokenbucket::{Bucket, Consume, Decision, Effect, Limit, MAX_LATE_US, Mode, Queue, Status, Sync, Ticket, Tokens, Turn};
 
 use crate::cases;
-use crate::histories::{Amount, Deed, History, Order, Outcome, Player, Way, amount, history, limits, span, start_us, step};
-use crate::oracle::{Exact, Oracle, exact};
+use crate::histories::{
+    Amount, Deed, History, Order, Outcome, Player, Way, amount, history, limits, plain_limit, span, start_us, step,
+};
+use crate::oracle::{Exact, Oracle, Terms, exact};
 use crate::promises::{Grant, stays_within};
 
 // ---------------------------------------------------------------- the queue
@@ -41,10 +43,10 @@ proptest! {
                 Move::Comes(n) => list.push((queue.push(tokens(n)), tokens(n))),
                 Move::Leaves(which) if !list.is_empty() => {
                     let (ticket, _) = list.remove(which % list.len());
-                    prop_assert!(queue.remove(ticket));
-                    prop_assert!(!queue.remove(ticket), "it left twice");
+                    prop_assert!(queue.remove(ticket, 0));
+                    prop_assert!(!queue.remove(ticket, 0), "it left twice");
                 }
-                Move::FirstIsServed if !list.is_empty() => prop_assert!(queue.remove(list.remove(0).0)),
+                Move::FirstIsServed if !list.is_empty() => prop_assert!(queue.remove(list.remove(0).0, 0)),
                 Move::Leaves(_) | Move::FirstIsServed => {}
             }
             prop_assert_eq!(queue.first(), list.first().copied());
@@ -131,7 +133,9 @@ proptest! {
         prop_assert_eq!(decision.wait_us, Some(expected), "{:#?} behind {:?} of {:#?}", call, list, player.bucket);
         // Of the bucket it changes no more than a call that is denied for now does.
         let mut denied = player.bucket;
-        if denied.change_limit(&call.limit, player.now_us) == Effect::Changed {
+        if player.bucket == Bucket::UNKNOWN {
+            prop_assert_eq!((bucket, effect), (player.bucket, Effect::Unchanged));
+        } else if denied.change_limit(&call.limit, player.now_us) == Effect::Changed {
             prop_assert_eq!((bucket, effect), (denied, Effect::Changed));
         } else if effect == Effect::Changed {
             prop_assert!(call.tokens > player.bucket.limit().unwrap().capacity(), "the billionth that it needs");
@@ -303,8 +307,12 @@ proptest! {
             match waiter {
                 Waiter::Nobody => {}
                 Waiter::GoesAway(which) if !service.waiting.is_empty() => {
-                    let (ticket, _) = service.waiting.remove(which % service.waiting.len());
-                    assert!(service.queue.remove(ticket));
+                    let index = which % service.waiting.len();
+                    let (ticket, _) = service.waiting.remove(index);
+                    assert!(service.queue.remove(ticket, service.player.now_us));
+                    if index == 0 {
+                        service.seen_us = service.player.now_us;
+                    }
                 }
                 Waiter::GoesAway(_) => {}
                 Waiter::Comes(amount) => {
@@ -314,10 +322,11 @@ proptest! {
                     if call.tokens > Tokens::ZERO && call.tokens <= call.limit.capacity() {
                         service.player.bucket.change_limit(&call.limit, service.player.now_us);
                         service.waiting.push((service.queue.push(call.tokens), call.tokens));
+                        service.changed();
                     }
                 }
             }
-            service.changed();
+            service.serve();
             let before = service.player.bucket;
             let now_us = service.player.now_us;
             let deed = service.player.deed(step.order);
@@ -345,6 +354,57 @@ proptest! {
             service.changed();
         }
         stays_within(&history.limits, service.grants);
+    }
+}
+
+// -------------------------------------------------------------- served late
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    /// A timer that is never on time: each turn is served up to as late as still counts.
+    #[test]
+    fn a_queue_that_is_served_late_moves_at_the_full_rate(
+        limit in plain_limit(),
+        sixteenths in vec(1..=16_u64, 1..40),
+        late in vec(0..=MAX_LATE_US, 1..8),
+    ) {
+        let (mut bucket, mut queue) = (Bucket::UNKNOWN, Queue::default());
+        let all = Consume { limit, tokens: limit.capacity(), mode: Mode::Exactly };
+        prop_assert!(bucket.consume(&all, 0).unwrap().0.allowed > 0);
+        let part = |sixteenths: u64| (limit.capacity().millionths() * sixteenths / 16).max(1);
+        for sixteenths in &sixteenths {
+            queue.push(Tokens::from_millionths(part(*sixteenths)).unwrap());
+        }
+        queue.look_again_from(0);
+        let terms = Terms::from(&limit);
+        let (mut now_us, mut ticks, mut sum, mut told) = (0_i64, 0, exact(0), Vec::new());
+        for sixteenths in &sixteenths {
+            let turn = loop {
+                match bucket.serve(&mut queue, &limit, now_us).0 {
+                    Turn::In(us) => {
+                        now_us += i64::try_from(us).unwrap() + late[ticks % late.len()];
+                        ticks += 1;
+                    }
+                    turn => break turn,
+                }
+            };
+            prop_assert!(matches!(turn, Turn::Of(_, decision) if decision.allowed == 1));
+            sum += exact(part(*sixteenths));
+            let due = &sum / &terms.rate;
+            prop_assert!(exact(now_us) >= due, "before its turn");
+            prop_assert!(exact(now_us) < due + exact(MAX_LATE_US + 1), "later than the timer is");
+            told.push((now_us, part(*sixteenths)));
+        }
+        // By when they were told, it is no more than a late turn brings together.
+        for (first, (since_us, _)) in told.iter().enumerate() {
+            let mut sum = exact(0);
+            for (until_us, millionths) in &told[first..] {
+                sum += exact(*millionths);
+                let most = &terms.capacity + &terms.rate * exact(until_us - since_us + MAX_LATE_US);
+                prop_assert!(sum <= most, "{sum} of {most}");
+            }
+        }
     }
 }
 
@@ -376,12 +436,12 @@ fn many_who_come_and_go_behind_one_who_stays_leave_nothing_behind() {
     let size = |queue: &Queue| format!("{queue:?}").len();
     for _ in 0..100 {
         let ticket = queue.push(Tokens::ONE);
-        queue.remove(ticket);
+        queue.remove(ticket, 0);
     }
     let small = size(&queue);
     for _ in 0..100_000 {
         let ticket = queue.push(Tokens::ONE);
-        queue.remove(ticket);
+        queue.remove(ticket, 0);
     }
     assert!(size(&queue) < 2 * small, "the queue grows with those who have left");
     assert_eq!(queue.first(), Some((stays, Tokens::ONE)));
@@ -393,8 +453,7 @@ fn behind_a_window_the_wait_is_to_its_reset_and_what_had_come_in_counts() {
     let mut bucket = Bucket::UNKNOWN;
     let ask = |tokens| Consume { limit, tokens: Tokens::from_whole(tokens).unwrap(), mode: Mode::Exactly };
     bucket.consume(&ask(10), 0).unwrap();
-    bucket
-        .sync(&tokenbucket::Sync { remaining: Tokens::ONE, reset_us: Some(60_000_000), limit: None, tolerance: Tokens::ZERO }, 0);
+    bucket.sync(&Sync { remaining: Tokens::ONE, reset_us: Some(60_000_000), limit: None, tolerance: Tokens::ZERO }, 0);
     let mut queue = Queue::default();
     for tokens in [1, 2, 3] {
         queue.push(Tokens::from_whole(tokens).unwrap());
@@ -403,4 +462,27 @@ fn behind_a_window_the_wait_is_to_its_reset_and_what_had_come_in_counts() {
     // five are left of it.
     assert_eq!(bucket.consume_behind(&ask(5), &queue, 0).unwrap().0.wait_us, Some(60_000_000));
     assert_eq!(bucket.consume_behind(&ask(6), &queue, 0).unwrap().0.wait_us, Some(61_000_000));
+}
+
+#[test]
+fn where_the_first_leaves_the_next_has_what_the_bucket_holds_and_no_more() {
+    let limit = limit(100, 1000, 1);
+    let mut bucket = Bucket::UNKNOWN;
+    bucket.change_limit(&limit, 0);
+    let five = Tokens::from_whole(5).unwrap();
+    let said = Sync { remaining: five, reset_us: None, limit: Some((five, 600_000_000)), tolerance: Tokens::ZERO };
+    bucket.sync(&said, 0);
+    let mut queue = Queue::default();
+    let first = queue.push(Tokens::from_whole(8).unwrap());
+    for _ in 0..60 {
+        queue.push(Tokens::ONE);
+    }
+    queue.look_again_from(0);
+    assert!(matches!(bucket.serve(&mut queue, &limit, 1_000_000).0, Turn::In(_)));
+    queue.remove(first, 1_000_000);
+    let mut served = 0;
+    while let (Turn::Of(..), _) = bucket.serve(&mut queue, &limit, 1_000_000) {
+        served += 1;
+    }
+    assert_eq!(served, 5);
 }
