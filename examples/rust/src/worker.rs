@@ -97,7 +97,8 @@ impl<P: Pace> Worker<P> {
             self.pace.heard(&response).await?;
             match response.status() {
                 // Not the job's fault: it waits for another turn, and nothing is counted.
-                StatusCode::TOO_MANY_REQUESTS => {}
+                StatusCode::TOO_MANY_REQUESTS if Instant::now() < deadline => {}
+                StatusCode::TOO_MANY_REQUESTS => return Ok(self.queue.delay(taken, Duration::ZERO).await?),
                 status if status.is_success() => return Ok(self.queue.done(taken).await?),
                 _ => return Ok(self.queue.fail(taken).await?),
             }
