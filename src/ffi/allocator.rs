@@ -9,12 +9,13 @@ use redis_module::alloc::RedisAlloc;
 /// a test holds it against the promise that a TB.CONSUME never does.
 pub(crate) static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// Unit tests run without a server, so with the system's allocator.
-#[cfg(not(test))]
+// Unit tests run without a server, and fuzzers before they pretend to be one, so with
+// the system's allocator.
+#[cfg(not(any(test, fuzzing)))]
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-#[cfg_attr(test, expect(dead_code, reason = "see above"))]
+#[cfg_attr(any(test, fuzzing), expect(dead_code, reason = "see above"))]
 struct Counting;
 
 // SAFETY: hands everything on to an allocator that keeps the contract.
