@@ -71,6 +71,7 @@ const TOKENS: &str = "ERR tokens must be a number from 0 to 1000000000000";
 const TOKENS_UPTO: &str = "ERR tokens must be a number from 1 to 1000000000000 with UPTO";
 const PER: &str = "ERR PER must be a number of seconds from 0.001 to 31622400";
 const MAXWAIT: &str = "ERR MAXWAIT must be a number of seconds from 0 to 31622400";
+const TIMEOUT: &str = "ERR timeout must be a number of seconds from 0 to 31622400";
 const SECONDS: &str = "ERR seconds must be a number of seconds from 0 to 100000000000";
 const UNTIL: &str = "ERR UNTIL must be a unix time in seconds from 0 to 100000000000";
 const REMAINING: &str = "ERR remaining must be a number from 0 to 1000000000000";
@@ -132,6 +133,16 @@ const ARGUMENTS: &[Argument] = &[
         bad: &["31622401", "31622400.1", "1e9", "1e400"],
         good: &["0", "0.0", "1e-400", "1e-9", "0.5", "30", "31622400"],
     },
+    Argument { command: "TB.BCONSUME k ? 1e12 0 1", error: CAPACITY, bad: &["0", "1e-7", "1e13"], good: &["1e-6", "1e12"] },
+    Argument { command: "TB.BCONSUME k 1e-6 ? 0 1", error: RATE, bad: &["0", "1e13"], good: &["1e12", "1e-9"] },
+    Argument { command: "TB.BCONSUME k 5 1 ? 1", error: TOKENS, bad: &["1e13"], good: &["0", "1e-7", "1", "6"] },
+    Argument {
+        command: "TB.BCONSUME k 5 1 0 ?",
+        error: TIMEOUT,
+        bad: &["31622401", "31622400.1", "1e9", "1e400"],
+        good: &["0", "0.0", "1e-9", "0.5", "31622400"],
+    },
+    Argument { command: "TB.BCONSUME k 1e-3 1 0 1 PER ?", error: PER, bad: &["0", "31622401"], good: &["0.001", "31622400"] },
     Argument {
         command: "TB.PENALISE penalised ?",
         error: SECONDS,
@@ -405,7 +416,9 @@ fn a_moment_in_milliseconds_is_an_error_that_says_so() {
 fn an_unknown_option_is_a_syntax_error() {
     let server = Server::start();
     let mut c = server.connect();
-    for command in ["TB.CONSUME k 5 1 1", "TB.CONSUME k 5 1 1 PER 5", "TB.SYNC k 5", "TB.SYNC k 5 LIMIT 9"] {
+    for command in
+        ["TB.CONSUME k 5 1 1", "TB.CONSUME k 5 1 1 PER 5", "TB.BCONSUME k 5 1 1 1", "TB.SYNC k 5", "TB.SYNC k 5 LIMIT 9"]
+    {
         for option in ["FOO", "PERS", "NX", "5"] {
             let error = c.error(&format!("{command} {option}"));
             assert_eq!(error, format!("ERR syntax error: unknown option '{option}'"));
@@ -457,6 +470,7 @@ fn an_option_given_twice_is_a_syntax_error() {
         ("TB.CONSUME k 5 1 1 UPTO UPTO", "UPTO"),
         ("TB.CONSUME k 5 1 1 FORCE FORCE", "FORCE"),
         ("TB.CONSUME k 5 1 1 MAXWAIT 1 MAXWAIT 1", "MAXWAIT"),
+        ("TB.BCONSUME k 5 1 1 1 PER 5 per 5", "PER"),
         ("TB.SYNC k 5 LIMIT 9 LIMIT 9", "LIMIT"),
         ("TB.SYNC k 5 RESET 9 RESET 9", "RESET"),
         ("TB.SYNC k 5 RESETAT 9 RESETAT 9", "RESETAT"),
@@ -494,6 +508,7 @@ fn an_option_without_its_value_is_a_syntax_error() {
         ("TB.CONSUME k 5 1 1 PER", "PER"),
         ("TB.CONSUME k 5 1 PER", "PER"),
         ("TB.CONSUME k 5 1 1 MAXWAIT", "MAXWAIT"),
+        ("TB.BCONSUME k 5 1 1 1 PER", "PER"),
         ("TB.PENALISE k UNTIL", "UNTIL"),
         ("TB.SYNC k 5 LIMIT", "LIMIT"),
         ("TB.SYNC k 5 RESET", "RESET"),
@@ -560,6 +575,8 @@ fn a_wrong_number_of_arguments_is_redis_own_error() {
         "TB.CONSUME",
         "TB.CONSUME k",
         "TB.CONSUME k 5",
+        "TB.BCONSUME",
+        "TB.BCONSUME k 5 1 1",
         "TB.PENALISE",
         "TB.PENALISE k",
         "TB.SYNC",
@@ -586,10 +603,12 @@ fn a_request_is_parsed_whole_before_its_key_is_opened() {
     c.ok("SET k text");
     assert_eq!(c.error("TB.CONSUME k 0 1"), CAPACITY);
     assert_eq!(c.error("TB.CONSUME k 1 1 1 PER 0"), PER);
+    assert_eq!(c.error("TB.BCONSUME k 1 1 1 x"), TIMEOUT);
     assert_eq!(c.error("TB.PENALISE k -1"), SECONDS);
     assert_eq!(c.error("TB.SYNC k 5 TOLERANCE x"), TOLERANCE);
     assert_eq!(c.error("TB.REFUND k x"), TOKENS);
     assert!(c.error("TB.CONSUME k 1 1").starts_with("WRONGTYPE"));
+    assert!(c.error("TB.BCONSUME k 1 1 1 0").starts_with("WRONGTYPE"));
 }
 
 #[test]

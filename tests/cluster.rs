@@ -68,8 +68,9 @@ fn id(node: &Server) -> String {
 }
 
 /// A call of each command on `k`.
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 8] = [
     "TB.CONSUME k 10 1e-8 2",
+    "TB.BCONSUME k 10 1e-8 1 0.001",
     "TB.CONSUME k 10 1e-8 0",
     "TB.MCONSUME 1 k 10 1e-8 1 1",
     "TB.PENALISE k 0",

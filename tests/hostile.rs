@@ -70,7 +70,7 @@ fn assert_sane(command: &[Vec<u8>], reply: &Value) {
             assert!(all.wait_ms == -1 || Some(all.wait_ms) == last, "{}", what());
             assert!((all.allowed == 1) == each.iter().all(|bucket| bucket.allowed == 1), "{}", what());
         }
-        b"TB.CONSUME" => {
+        b"TB.CONSUME" | b"TB.BCONSUME" => {
             let reply = consumed(reply);
             let granted = ["granted", "reserved"].contains(&reply.status.as_str());
             let denied = ["never", "frozen", "window", "empty"].contains(&reply.status.as_str());
@@ -741,6 +741,7 @@ fn any_command(random: &mut Random) -> Command {
             "TB.PEEK",
             "TB.STATE",
             "TB.MCONSUME",
+            "TB.BCONSUME",
         ])
         .to_owned();
     if random.one_in(15) {
@@ -763,6 +764,13 @@ fn any_command(random: &mut Random) -> Command {
                 let limit = random.pick(&["10 0.01 1 1", "5 1000 2 1", "1e12 1e6 1 60", "0.5 1e-6 0 1", "1000 7 2000 3"]);
                 command.extend(words(limit));
             }
+            (0..random.below(3)).for_each(|_| command.push(any_word(random)));
+        }
+        // All of them: one that is not told when to give up would not, in a queue of one.
+        (b"TB.BCONSUME", _) => {
+            command.extend(words(random.pick(&["10 0.01", "5 1000", "1e12 1e6", "0.5 1e-6", "0 1", "x 7"])));
+            command.extend(words(random.pick(&["0", "1", "5", "0.25", "1000", "-1"])));
+            command.extend(words(random.pick(&["0.001", "0.002", "1e-9", "0x1"])));
             (0..random.below(3)).for_each(|_| command.push(any_word(random)));
         }
         (b"TB.PENALISE" | b"TB.REFUND", true) => {
@@ -846,7 +854,7 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
     c.ask("RPUSH list a b c");
     let tally = barrage(&mut c, &mut random(19), setting("TOKENBUCKET_COMMANDS", 200_000), &["ERR ", "WRONGTYPE "]);
     println!("{tally:?}");
-    for name in ["TB.CONSUME", "TB.MCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
+    for name in ["TB.CONSUME", "TB.MCONSUME", "TB.BCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
         assert!(tally.answers[name] > 50 && tally.errors[name] > 50, "{name}: {tally:?}");
     }
     assert_eq!(c.text("GET text"), "something");
@@ -950,8 +958,9 @@ fn keys_and_arguments_of_any_size_are_taken_or_refused() {
 }
 
 /// A call of each command with all that it takes.
-const CALLS: [&str; 5] = [
+const CALLS: [&str; 6] = [
     "TB.CONSUME k 10 1 1 PER 1 MAXWAIT 5",
+    "TB.BCONSUME k 10 1 1 0.001 PER 1",
     "TB.MCONSUME 1 k 10 1 1 1 MAXWAIT 5",
     "TB.PENALISE k UNTIL 5",
     "TB.SYNC k 5 LIMIT 3 RESET 5 TOLERANCE 2",
