@@ -69,7 +69,7 @@ fn measure(plan: &Plan) -> Outcome<()> {
     let counts = instructions::count_all(plan, &contenders)?;
     report.instructions(&counts);
 
-    let rounds = if plan.quick { 3 } else { 7 };
+    let rounds = if plan.quick { 3 } else { 5 };
     let mut chart = Vec::new();
     for pipeline in [50, 1, 16, 64] {
         progress(&format!("throughput, pipeline {pipeline}"));
