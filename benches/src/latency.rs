@@ -60,9 +60,24 @@ pub(crate) fn worst_ping_ms(socket: &Path, lasts: Duration) -> Outcome<f64> {
 
 struct Line {
     stream: UnixStream,
+    /// What a server that stalls has not taken yet.
+    unsent: Vec<u8>,
     due: VecDeque<Duration>,
-    /// How a reply ends, once for each: its status or its only line.
     replies: Replies,
+}
+
+impl Line {
+    fn send(&mut self) -> Outcome<()> {
+        if self.unsent.is_empty() {
+            return Ok(());
+        }
+        match self.stream.write(&self.unsent) {
+            Ok(written) => drop(self.unsent.drain(..written)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
 }
 
 fn run(socket: &Path, contender: &Contender, rate: f64, seconds: f64) -> Outcome<Histogram<u64>> {
@@ -72,7 +87,7 @@ fn run(socket: &Path, contender: &Contender, rate: f64, seconds: f64) -> Outcome
     for _ in 0..CONNECTIONS {
         let stream = UnixStream::connect(socket)?;
         stream.set_nonblocking(true)?;
-        lines.push(Line { stream, due: VecDeque::new(), replies: Replies::default() });
+        lines.push(Line { stream, unsent: Vec::new(), due: VecDeque::new(), replies: Replies::default() });
     }
     let mut latencies = Histogram::new(3)?;
     let calls = (rate * seconds) as usize;
@@ -82,9 +97,12 @@ fn run(socket: &Path, contender: &Contender, rate: f64, seconds: f64) -> Outcome
         let due = Duration::from_secs_f64(sent as f64 / rate);
         if sent < calls && begun.elapsed() >= due {
             let line = &mut lines[sent % CONNECTIONS];
-            line.stream.write_all(&commands[sent * 7 % KEYS])?; // a few bytes: there is room
+            line.unsent.extend(&commands[sent * 7 % KEYS]);
             line.due.push_back(due);
             sent += 1;
+        }
+        for line in &mut lines {
+            line.send()?;
         }
         for line in &mut lines {
             if line.due.is_empty() {
