@@ -37,6 +37,8 @@ pub(crate) enum Error {
     OutOfMemory,
     /// Another node of the cluster serves the key by now.
     Moved { slot: i64, address: String },
+    /// The server is a primary no more.
+    Demoted,
     /// The key's slot is moving to another node of the cluster, and the key is not here.
     OnItsWay,
     /// TB.STATE with something that is not a bucket.
@@ -60,7 +62,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = match self {
-            Self::WrongType | Self::OutOfMemory | Self::Moved { .. } | Self::OnItsWay => "",
+            Self::WrongType | Self::OutOfMemory | Self::Moved { .. } | Self::OnItsWay | Self::Demoted => "",
             _ => "ERR ",
         };
         f.write_str(owner)?;
@@ -85,6 +87,7 @@ impl fmt::Display for Error {
             Self::WrongType => write!(f, "WRONGTYPE Operation against a key holding the wrong kind of value"),
             Self::OutOfMemory => write!(f, "OOM command not allowed when used memory > 'maxmemory'."),
             Self::Moved { slot, address } => write!(f, "MOVED {slot} {address}"),
+            Self::Demoted => write!(f, "UNBLOCKED the server is a replica now"),
             Self::OnItsWay => write!(f, "TRYAGAIN the key is on its way to another node"),
             Self::NotAState => write!(f, "blob must be a bucket as this module writes it"),
             Self::LaterState { version, known } => {

@@ -18,20 +18,23 @@ const MOST_AT_ONCE: usize = 1_000;
 /// When to try again where the server must not write now.
 const RETRY_US: i64 = 20_000;
 
-/// When to look again for a key whose slot is on its way to another node. That can take
-/// hours, and to look costs as much as a hundred calls.
+/// When to look again for a key whose slot is on its way to another node, or nobody's.
+/// That can take hours, and to look costs as much as a hundred calls.
 const LOOK_AGAIN_US: u64 = 1_000_000;
 
 /// Does what is due.
 pub(crate) fn run(context: &Context) {
     let now_us = time::monotonic_us();
-    let serving = context.may_write();
+    let is_primary = context.flags().contains(ContextFlags::PRIMARY);
+    // A server that is demoted sends all blocked clients away; but not each does always.
+    let serving = !is_primary || context.may_write();
     let mut done = 0;
     while done < MOST_AT_ONCE
         && let Some(due) = waiting::next_due(now_us, serving)
     {
         done += 1;
         match due {
+            Due::Turn(line) if !is_primary => done += dismiss(line, &Error::Demoted, MOST_AT_ONCE - done),
             Due::Turn(line) => done += serve(context, line, MOST_AT_ONCE - done),
             Due::TimeOut(line, ticket) => {
                 if let Some(left) = waiting::leave_by_ticket(line, ticket) {
@@ -75,15 +78,16 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
         Ok(opened) => opened,
         Err(error) => return dismiss(line, &error, most),
     };
-    if found.is_none() {
-        // A key that has moved away is no full bucket.
-        match whereabouts(context, key.as_word()) {
-            Whereabouts::Here => {}
-            Whereabouts::Moved { slot, address } => return dismiss(line, &Error::Moved { slot, address }, most),
-            Whereabouts::Unsettled => {
-                waiting::turn_in(line, LOOK_AGAIN_US);
-                return 1;
-            }
+    match whereabouts(context, key.as_word()) {
+        Whereabouts::Here => {}
+        // A key that has moved away is no full bucket; one that is here has come before its slot.
+        Whereabouts::Moved { slot, address } if found.is_none() => {
+            return dismiss(line, &Error::Moved { slot, address }, most);
+        }
+        Whereabouts::Moved { .. } => {}
+        Whereabouts::Unsettled => {
+            waiting::turn_in(line, LOOK_AGAIN_US);
+            return 1;
         }
     }
     let now_us = clock::now_us();

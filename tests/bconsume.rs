@@ -654,8 +654,8 @@ fn whose_turn_has_come_in_vain_is_told_what_there_is() {
     let server = Server::start();
     let mut c = server.connect();
     c.take("k 10 1e-8 10");
-    let mut client = wait(&server, "k 10 1e-8 4 0.3");
-    c.transaction(&["DEL k", "CLIENT PAUSE 600 WRITE"]);
+    let mut client = wait(&server, "k 10 1e-8 4 1");
+    c.transaction(&["DEL k", "CLIENT PAUSE 2000 WRITE"]);
     let (reply, _) = client.answer();
     assert_eq!(reply.verdict(), (0, "empty", 10));
     assert_eq!((reply.wait_ms, reply.full_ms), (1, 0));
@@ -883,6 +883,22 @@ fn a_node_that_loses_its_slots_to_a_replica_serves_nobody_any_more() {
     assert!(error.starts_with("UNBLOCKED") || error.starts_with("MOVED"), "{reply:?}");
     assert_nobody_waits(&mut c);
     assert_eq!(r.peek("k").tokens(), "0");
+}
+
+#[test]
+fn a_slot_that_is_nobody_s_is_served_by_nobody() {
+    let cluster = Cluster::start();
+    let (owner, _, slot) = cluster.around("k");
+    let mut c = owner.connect();
+    // Else the server itself sends clients away, from a cluster that is down.
+    c.config_set("cluster-require-full-coverage", "no");
+    c.take("k 10 1e-8 10");
+    let mut client = wait(owner, "k 10 1e-8 2 0");
+    c.transaction(&["TB.CONSUME k 10 1000 1", &format!("CLUSTER DELSLOTS {slot}")]);
+    wait_as_told(300);
+    assert_eq!(waiting(&mut c), 1);
+    c.ok(&format!("CLUSTER ADDSLOTS {slot}"));
+    client.assert_served();
 }
 
 // ------------------------------------------------------------------ a crowd

@@ -27,8 +27,8 @@ pub(crate) enum Whereabouts {
     Unsettled,
 }
 
-/// Who serves the key. To be asked of a key that does not exist: one that does is served
-/// where it is.
+/// Who serves the key. (A key that exists and is another node's by this is on its way
+/// here.)
 pub(crate) fn whereabouts(context: &Context, key: Word<'_>) -> Whereabouts {
     if !context.flags().contains(ContextFlags::CLUSTER) {
         return Whereabouts::Here;

@@ -52,13 +52,12 @@ impl Context {
         ContextFlags::from_bits_truncate(flags.cast_unsigned())
     }
 
-    /// Whether the server may write of itself now: it is a primary, and nothing keeps
-    /// what it writes from its replicas, as CLIENT PAUSE, FAILOVER and a shutdown do.
+    /// Whether nothing keeps the server from writing of itself now, as CLIENT PAUSE,
+    /// FAILOVER and a shutdown do, to keep what it writes from being lost to its replicas.
     pub(crate) fn may_write(&self) -> bool {
-        let flags = self.flags();
         // SAFETY: takes nothing.
         let avoid = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
-        flags.contains(ContextFlags::PRIMARY) && !flags.contains(ContextFlags::LOADING) && !avoid
+        !avoid && !self.flags().contains(ContextFlags::LOADING)
     }
 
     /// The database of the client.

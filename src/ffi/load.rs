@@ -172,8 +172,7 @@ unsafe fn events(ctx: *mut raw::RedisModuleCtx) {
         (raw::REDISMODULE_EVENT_LOADING, on_loading),
         (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, on_loading),
         (raw::REDISMODULE_EVENT_CONFIG, on_change),
-        // A replica leaves eviction to its primary, until it is one.
-        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_change),
+        (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_other_data),
         (raw::REDISMODULE_EVENT_SWAPDB, on_other_data),
         (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
@@ -188,6 +187,12 @@ unsafe fn events(ctx: *mut raw::RedisModuleCtx) {
 unsafe extern "C" fn on_loading(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
     datatype::forget_shift(); // whether it begins or ends
     guard(waiting::all_changed);
+}
+
+unsafe extern "C" fn on_role(ctx: *mut raw::RedisModuleCtx, event: raw::RedisModuleEvent, sub: u64, data: *mut c_void) {
+    guard(waiting::all_changed); // a replica serves nobody
+    // SAFETY: handed on. A replica leaves eviction to its primary, until it is one.
+    unsafe { on_change(ctx, event, sub, data) };
 }
 
 unsafe extern "C" fn on_other_data(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
