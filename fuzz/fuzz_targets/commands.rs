@@ -49,7 +49,9 @@ enum Part {
 
 #[derive(Default)]
 struct World {
-    commands: HashMap<String, (Run, i32)>,
+    /// With their arity, which the server checks.
+    commands: HashMap<String, (Run, c_int)>,
+    created: String,
     methods: Option<raw::RedisModuleTypeMethods>,
     /// The primary's, and the replica's.
     databases: [BTreeMap<Text, Value>; 2],
@@ -93,7 +95,7 @@ unsafe extern "C" fn api(name: *const c_char, place: *mut *const c_void) -> c_in
     }
     let function = functions! {
         "Alloc" => alloc, "Free" => free, "SetModuleAttribs" => nothing, "SetModuleOptions" => nothing,
-        "CreateCommand" => create_command, "GetCommand" => something, "SetCommandInfo" => nothing,
+        "CreateCommand" => create_command, "GetCommand" => something, "SetCommandInfo" => describe,
         "RegisterNumericConfig" => nothing, "LoadConfigs" => nothing, "RegisterInfoFunc" => nothing,
         "SubscribeToServerEvent" => nothing, "GetDetachedThreadSafeContext" => something, "Log" => log,
         "CreateDataType" => create_type, "CreateString" => something, "FreeString" => nothing, "Call" => nothing,
@@ -127,7 +129,16 @@ unsafe extern "C" fn free(place: *mut c_void) {
 }
 unsafe extern "C" fn create_command(_: *mut Context, name: *const c_char, run: Run) -> c_int {
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned();
-    world(|world| world.commands.insert(name, (run, 0)));
+    world(|world| {
+        world.commands.insert(name.clone(), (run, 0));
+        world.created = name;
+    });
+    OK
+}
+/// Follows the creation of the command.
+unsafe extern "C" fn describe(_: *const c_void, info: *const raw::RedisModuleCommandInfo) -> c_int {
+    let arity = unsafe { (*info).arity };
+    world(|world| world.commands.get_mut(&world.created).unwrap().1 = arity);
     OK
 }
 unsafe extern "C" fn create_type(
@@ -287,13 +298,16 @@ unsafe extern "C" fn digest(_: *mut c_void, bytes: *const u8, len: usize) {
 /// Runs a command on one of the databases.
 fn run(on: usize, words: &[Text]) -> Vec<Part> {
     let name = String::from_utf8_lossy(&words[0]).to_ascii_uppercase();
-    let (run, _) = world(|world| {
+    let (run, arity) = world(|world| {
         (world.on, world.arguments) = (on, words.to_vec());
         world.commands[&name]
     });
+    let count = c_int::try_from(words.len()).unwrap();
+    if (arity > 0 && count != arity) || count < -arity {
+        return vec![Part::Error("ERR wrong number of arguments".to_owned())];
+    }
     let mut words = words.to_vec();
     let mut pointers: Vec<*mut Text> = words.iter_mut().map(std::ptr::from_mut).collect();
-    let count = c_int::try_from(pointers.len()).unwrap();
     // SAFETY: as a server calls it.
     assert_eq!(unsafe { run(&raw mut CONTEXT, pointers.as_mut_ptr(), count) }, OK);
     world(|world| std::mem::take(&mut world.reply))
