@@ -19,9 +19,8 @@ const BATCH: usize = 50;
 /// A command of any kind that makes sense, in words.
 fn any_command(random: &mut Random) -> String {
     let number = random.below(KEYS);
-    let key = format!("{{{}}}:{number}", number % 7);
-    // A bucket has one limit; some are full again at once, and expire soon after.
-    let limit = ["10 0.01", "100 5000", "7.5 3", "1000000 1e6", "20 1.1574074074074073e-05"][number % 5];
+    // Some are full again at once, and expire soon after.
+    let (key, limit) = bucket(number);
     let tokens = random.pick(&["1", "1", "1", "2", "0", "0.25", "7"]);
     let seconds = random.pick(&["0", "0.001", "0.05", "3", "600"]);
     match random.below(40) {
@@ -40,6 +39,21 @@ fn any_command(random: &mut Random) -> String {
         // As others see that a key has been idle for long.
         38 => format!("PEXPIRE {key} 1"),
         _ => format!("COPY {key} {key}:copy REPLACE"),
+    }
+}
+
+/// A bucket's key, and the limit that every call on it brings.
+fn bucket(number: usize) -> (String, &'static str) {
+    let limits = ["10 0.01", "100 5000", "7.5 3", "1000000 1e6", "20 1.1574074074074073e-05"];
+    (format!("{{{}}}:{number}", number % 7), limits[number % limits.len()])
+}
+
+/// Makes every key that the load can make: from here on there are only fewer.
+fn all_there_can_be(c: &mut Connection) {
+    for number in 0..KEYS {
+        let (key, limit) = bucket(number);
+        c.ask(&format!("TB.MCONSUME 2 {key} {key}:day {limit} 1 1 1000 0.1 1 1"));
+        c.ask(&format!("COPY {key} {key}:copy REPLACE"));
     }
 }
 
@@ -116,6 +130,7 @@ fn under_mixed_load_memory_is_flat_and_primary_replica_and_file_are_the_same() {
     let builder = || Server::builder().tcp().conf("appendonly yes").conf("auto-aof-rewrite-min-size 1mb").conf("hz 50");
     let (mut primary, replica) = (builder().start(), builder().start());
     replica.replicate(&primary);
+    all_there_can_be(&mut primary.connect());
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
@@ -142,7 +157,8 @@ fn under_mixed_load_memory_is_flat_and_primary_replica_and_file_are_the_same() {
         after.assert_flat(&before, "primary");
         after_there.assert_flat(&before_there, "replica");
         println!(
-            "{minutes} minutes: {} commands answered, {} bytes in use in the second third and {} in the last, {} and {} resident",
+            "{minutes} minutes, {} keys: {} commands answered, {} bytes in use in the second third and {} in the last, {} and {} resident",
+            primary.connect().int("DBSIZE"),
             answered.load(Relaxed),
             before.used,
             after.used,
