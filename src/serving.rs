@@ -51,11 +51,13 @@ pub(crate) fn run(context: &Context) {
 /// between the commands of a transaction or script, which nobody comes in between.
 #[inline]
 pub(crate) fn catch_up(context: &Context, key: Word<'_>) {
-    if waiting::is_anybody() && !context.flags().contains(ContextFlags::CANNOT_BLOCK) && context.may_write() {
-        if let Some(line) = waiting::due_line(context, key) {
-            serve(context, line, MOST_AT_ONCE);
-            waiting::wake();
-        }
+    if waiting::is_anybody()
+        && !context.flags().contains(ContextFlags::CANNOT_BLOCK)
+        && context.may_write()
+        && let Some(line) = waiting::due_line(context, key)
+    {
+        serve(context, line, MOST_AT_ONCE);
+        waiting::wake();
     }
 }
 
