@@ -179,6 +179,24 @@ fn a_state_makes_a_bucket_anything_and_is_for_servers_alone() {
     assert!(broad.error_bytes(&state).starts_with("NOPERM"));
 }
 
+#[test]
+fn a_state_leads_the_clock_of_all_buckets_whatever_keys_its_caller_may_touch() {
+    let server = Server::start();
+    let mut admin = server.connect();
+    admin.take("limit:acme 10 1e-3 10");
+    admin.penalise("limit:acme 3600");
+    admin.ok("ACL SETUSER hostile on nopass ~mine* -@all +TB.STATE");
+    let mut hostile = server.connect();
+    hostile.ok("AUTH hostile any");
+    let blob = Blob::new(admin.time_us() + 20 * 3_600_000_000, 1_000_000).bucket(1_000_000, 1, 1, 0);
+    let state = |key: &[u8]| [b"TB.STATE".to_vec(), key.to_vec(), blob.bytes().to_vec()];
+    assert!(hostile.error_bytes(&state(b"limit:acme")).starts_with("NOPERM"));
+    assert_eq!(admin.consume("limit:acme 10 1e-3").status, "frozen");
+    // This is why it is for servers alone, and not bounded by keys.
+    assert_eq!(hostile.ask_bytes(&state(b"mine")), Value::Okay);
+    assert_eq!(admin.consume("limit:acme 10 1e-3").status, "granted");
+}
+
 /// What docs/operations.md says of a mistaken freeze, as it says it.
 #[track_caller]
 fn start_from_empty(admin: &mut Connection) {
