@@ -243,8 +243,12 @@ impl Report {
     }
 
     pub(crate) fn write(mut self, file: &Path) -> Outcome<()> {
+        let niceness = match said("nice", &[]).as_str() {
+            "0" => String::new(),
+            niceness => format!(" All that is measured ran at niceness {niceness}, for the machine had other work."),
+        };
         let noise = format!(
-            "The machine's load average was {} before and {} after; the columns \"rounds\" say how far single \
+            "The machine's load average was {} before and {} after.{niceness} The columns \"rounds\" say how far single \
              rounds were from their median.",
             self.load_before,
             load()

@@ -79,7 +79,7 @@ fn take_turns(
     pipeline: usize,
     rounds: usize,
 ) -> Outcome<Vec<Figure>> {
-    let seconds = if plan.quick { 0.15 } else { 0.4 };
+    let seconds = if plan.quick { 0.15 } else { 0.3 };
     let mut turns = vec![Vec::new(); contenders.len()];
     let mut calls = vec![0; contenders.len()];
     for round in 0..=rounds {
