@@ -41,7 +41,7 @@ impl<'call> Place<'call> {
     ///
     /// # Errors
     /// As [`Place::open`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(context: &'call Context, name: Word<'call>, access: Access) -> Result<Self, Error> {
         Ok(Self { context, name, key: Key::open(context, name, access)? })
     }

@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context) {
 /// Serves those whose turn has come for the bucket of a call before it is answered: the
 /// timer may be a little late, and the call have waited as long as it was told. Not
 /// between the commands of a transaction or script, which nobody comes in between.
-#[inline]
+#[inline(always)]
 pub(crate) fn catch_up(context: &Context, key: Word<'_>) {
     if waiting::is_anybody()
         && !context.flags().contains(ContextFlags::CANNOT_BLOCK)

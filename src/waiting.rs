@@ -107,7 +107,7 @@ pub(crate) fn is_awaited(context: &Context, key: Word<'_>) -> bool {
 ///
 /// # Errors
 /// As [`Bucket::consume`].
-#[inline]
+#[inline(always)]
 pub(crate) fn consume(
     context: &Context,
     key: Word<'_>,

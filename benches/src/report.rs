@@ -82,7 +82,7 @@ impl Report {
         self.section(
             "Instructions",
             "Of the whole server for a call, at pipeline 50, counted by callgrind. They repeat to 1.5 %, on any \
-             machine with the same libc, so `./dev test` fails where a grant takes more than 2.65 times an \
+             machine with the same libc, so `./dev test` fails where a grant takes more than 2.68 times an \
              INCR, or a denial more than 1.67 times.",
         );
         self.head(&["", "instructions", "of an INCR"]);
