@@ -21,18 +21,18 @@ fn words(line: &str) -> Vec<String> {
 }
 
 const SHARED: Kind =
-    Kind { name: "bucket, limit shared", commands: |key, _, _| vec![words(&format!("TB.CONSUME {key} 1000 0.1 3.5"))] };
+    Kind { name: "bucket, limit shared", commands: |key, _, _| vec![words(&format!("TB.CONSUME {key} 1000 0.001 3.5"))] };
 const LONE: Kind = Kind {
     name: "bucket, a limit of its own",
-    commands: |key, number, _| vec![words(&format!("TB.CONSUME {key} 1000.{number:06} 0.1 3.5"))],
+    commands: |key, number, _| vec![words(&format!("TB.CONSUME {key} 1000.{number:06} 0.001 3.5"))],
 };
 /// Called twice, so that its level is a fraction as it is in use.
 const SCRIPT: Kind = Kind {
     name: "hash of the script",
-    commands: |key, _, script| vec![words(&format!("EVALSHA {script} 1 {key} 1000 0.1 3.5")); 2],
+    commands: |key, _, script| vec![words(&format!("EVALSHA {script} 1 {key} 1000 0.001 3.5")); 2],
 };
 const CELL: Kind =
-    Kind { name: "string of redis-cell", commands: |key, _, _| vec![words(&format!("CL.THROTTLE {key} 999 1 10 3"))] };
+    Kind { name: "string of redis-cell", commands: |key, _, _| vec![words(&format!("CL.THROTTLE {key} 999 1 1000 3"))] };
 
 fn key(number: usize) -> String {
     format!("limit:call:{number:012}")
