@@ -2,7 +2,7 @@
 //! prints one line of JSON.
 //!
 //! ```text
-//! $ curl -si https://api.example.com/ | cargo run -q --example explain -- --preset github
+//! $ curl -si https://api.example.com/ | cargo run -q -p tokenbucket-client --example explain -- --preset github
 //! {"action":"sync","seconds":null,"remaining":59,"limit":60,"reset_seconds":3600,"window":true,"preset":"github"}
 //! ```
 //!
@@ -62,7 +62,8 @@ fn explain(mut arguments: impl Iterator<Item = String>) -> Result<String, String
         or_null(quota.and_then(|quota| quota.remaining)),
         or_null(quota.and_then(|quota| quota.limit)),
         or_null(quota.and_then(|quota| quota.reset).map(decimal)),
-        quota.is_some_and(|quota| quota.window),
+        // A penalty is sent instead of it.
+        action == "sync" && quota.is_some_and(|quota| quota.window),
         or_null(preset.map(|preset| format!("\"{preset}\""))),
     ))
 }

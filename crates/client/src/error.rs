@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use crate::Status;
+use crate::{Origin, Status};
 
 /// Why there is no answer, or no call.
 #[non_exhaustive]
@@ -25,15 +25,28 @@ pub enum Error {
 pub struct RateLimited {
     /// When the same call would be let through if nobody else came; `None`: never.
     pub retry_after: Option<Duration>,
-    /// Why. [`Status::Frozen`] is the vendor's doing, so a queue need not count
-    /// the attempt; [`Status::Empty`] is the fleet's own.
+    /// Why: [`Status::Empty`] is the fleet's own doing; see [`RateLimited::need_not_count`]
+    /// for what is not.
     pub status: Status,
+    /// Who refused it.
+    pub origin: Origin,
 }
 
 impl RateLimited {
-    /// Whether the vendor stopped the fleet, rather than the fleet's own pace.
+    /// Whether a queue need not count the attempt: the vendor stopped the fleet (its 429, or
+    /// its own count), or Redis is away. Neither the job nor the fleet's own pace is why.
+    pub const fn need_not_count(&self) -> bool {
+        matches!(self.status, Status::Frozen | Status::Window | Status::Unavailable)
+    }
+
+    /// Whether the vendor said 429, and its time is not over.
     pub fn is_frozen(&self) -> bool {
         self.status == Status::Frozen
+    }
+
+    /// As [`Decision::made_without_redis`](crate::Decision::made_without_redis).
+    pub const fn made_without_redis(&self) -> bool {
+        self.origin.is_without_redis()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use crate::limiter::{Buckets, Inner};
+use crate::limiter::{Buckets, Inner, Jitter};
 use crate::taken::ToTheEnd;
 use crate::{Consume, Decision, Error, Limit, Origin, Status, Tokens};
 
@@ -53,6 +53,7 @@ pub struct Lease<B: Buckets> {
     limit: Limit,
     batch: u32,
     keep: Duration,
+    jitter: Jitter,
     /// One batch at a time is under way.
     fetching: tokio::sync::Mutex<()>,
 }
@@ -136,8 +137,8 @@ struct Added {
 const KEEP: Duration = Duration::from_secs(1);
 
 impl<B: Buckets> Lease<B> {
-    pub(crate) fn new(inner: Arc<Inner<B>>, held: Arc<Held>, limit: Limit, batch: u32) -> Self {
-        Self { inner, held, limit, batch: batch.max(1), keep: KEEP, fetching: tokio::sync::Mutex::default() }
+    pub(crate) fn new(inner: Arc<Inner<B>>, held: Arc<Held>, limit: Limit, batch: u32, jitter: Jitter) -> Self {
+        Self { inner, held, limit, batch: batch.max(1), keep: KEEP, jitter, fetching: tokio::sync::Mutex::default() }
     }
 
     /// Gives tokens back that were not spent for so long.
@@ -152,13 +153,24 @@ impl<B: Buckets> Lease<B> {
         self.held.state().tokens
     }
 
-    /// Takes whole tokens, of those held or of the next batch.
+    /// Takes whole tokens, of those held or of the next batch; 0 of them asks the bucket.
     /// Of those held, [`Decision::remaining`] is what is held then.
     ///
     /// # Errors
     /// As [`RateLimiter::check`](crate::RateLimiter::check).
     pub async fn take(&self, tokens: u32) -> Result<Decision, Error> {
-        let tokens = u64::from(tokens);
+        let decision = if tokens == 0 { self.question().await? } else { self.take_some(u64::from(tokens)).await? };
+        Ok(Decision { wait: self.jitter.added_to(decision.wait), ..decision })
+    }
+
+    /// What is held says nothing of whether the vendor has stopped everybody.
+    async fn question(&self) -> Result<Decision, Error> {
+        let decision = self.inner.decide(&self.request(0)).await?.reply;
+        self.heard(&decision);
+        Ok(decision)
+    }
+
+    async fn take_some(&self, tokens: u64) -> Result<Decision, Error> {
         if let Some(decision) = self.spend(tokens) {
             return Ok(decision);
         }
@@ -167,7 +179,7 @@ impl<B: Buckets> Lease<B> {
         if let Some(decision) = self.spend(tokens) {
             return Ok(decision);
         }
-        if tokens > u64::from(self.batch) {
+        if tokens > u64::from(self.batch) || self.inner.thaws.untold(self.held.key()).is_some() {
             return self.take_with_held(tokens).await;
         }
         let answer = self.inner.in_time(ToTheEnd::new(self.fetch())).await;
@@ -202,7 +214,7 @@ impl<B: Buckets> Lease<B> {
         async move {
             let asked = Instant::now();
             let decision = inner.buckets.ask(&request).await?;
-            inner.heard(&request.key, &decision);
+            inner.heard(&request, &decision);
             if !decision.is_allowed() {
                 return Ok(decision);
             }

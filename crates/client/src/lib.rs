@@ -42,6 +42,8 @@ mod reply;
 mod request;
 #[cfg(feature = "limiter")]
 mod taken;
+#[cfg(feature = "limiter")]
+mod thaws;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -18,8 +18,9 @@ use tokio::task::JoinHandle;
 use crate::headers::{Action, Preset, Reader, policy_key};
 use crate::lease::Held;
 use crate::local::{ASK_AGAIN, OfOne as _};
-use crate::request::When;
+use crate::request::{Mode, When};
 use crate::taken::{Taken, ToTheEnd};
+use crate::thaws::Thaws;
 use crate::{
     Consume, Decision, Error, JointDecision, Lease, Limit, Local, MultiConsume, Origin, Peek, Penalise, RateLimited, Reading,
     Refund, Request, Status, Sync, Tokens,
@@ -35,14 +36,18 @@ use crate::{
 ///
 /// impl Buckets for Pool {
 ///     async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
-///         let unavailable = |_| redis::RedisError::from((redis::ErrorKind::Io, "no connection in the pool"));
-///         let mut connection = self.0.get().await.map_err(unavailable)?;
+///         let mut connection = self.0.get().await.map_err(|error| match error {
+///             // What Redis said stays what it is: a wrong password does not mean that it is away.
+///             bb8::RunError::User(error) => error,
+///             bb8::RunError::TimedOut => (redis::ErrorKind::Io, "no connection in the pool").into(),
+///         })?;
 ///         request.query_async(&mut *connection).await
 ///     }
 /// }
 /// ```
 pub trait Buckets: Send + std::marker::Sync + 'static {
-    /// Asks.
+    /// Sends a request and gives back the typed reply, or the error that Redis or the
+    /// connection gave: [`Error::is_redis_away`] is decided by that.
     fn ask<R: Request>(&self, request: &R) -> impl Future<Output = Result<R::Reply, Error>> + Send;
 }
 
@@ -53,7 +58,7 @@ impl Buckets for Local {
 }
 
 /// Buckets behind a connection that can be cloned: multiplexed, managed or of a
-/// cluster.
+/// cluster (with the feature `cluster`).
 #[derive(Clone, Debug)]
 pub struct Redis<C>(pub C);
 
@@ -75,6 +80,10 @@ pub enum WhenAway {
     FailClosed,
     /// Keep to a share of the limit in this process, one over the number of
     /// processes.
+    ///
+    /// The buckets of the fallback are full at the moment at which Redis goes away,
+    /// whatever was spent before: the vendor may then see up to share x burst x processes
+    /// calls at once, which is one more burst in all.
     Local {
         /// From 0.001 to 1; what is outside is cut to that.
         share: f64,
@@ -85,6 +94,12 @@ pub enum WhenAway {
 ///
 /// A future of its own that is dropped before its call is made, say by a time-out around
 /// it, gives its tokens back in the background, in a tokio runtime.
+///
+/// # Panics
+/// A time-out and a sleep need tokio's timer (`enable_time`, `enable_all`). Outside of a
+/// runtime, or in one without timers, every method that asks panics where buckets may be
+/// away ([`RateLimiter::new`]), and [`RateLimiter::acquire`] panics always. With
+/// [`RateLimiter::in_process`] the others need no timer and no runtime.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -115,7 +130,7 @@ pub enum WhenAway {
 /// // So nobody calls it for the time being.
 /// let error = limiter.execute("vendor", &limit, call_vendor).await.unwrap_err();
 /// let limited = error.rate_limited().expect("no tokens, and nothing worse");
-/// assert!(limited.is_frozen(), "not this job's fault: a queue need not count the attempt");
+/// assert!(limited.need_not_count(), "not this job's fault: a queue need not count the attempt");
 /// assert_eq!(limited.retry_after.map(|wait| wait.as_secs()), Some(30));
 /// # Ok(())
 /// # }
@@ -124,7 +139,7 @@ pub enum WhenAway {
 pub struct RateLimiter<B> {
     inner: Arc<Inner<B>>,
     reader: Reader,
-    jitter: Duration,
+    jitter: Jitter,
 }
 
 impl<B> Clone for RateLimiter<B> {
@@ -138,6 +153,7 @@ pub(crate) struct Inner<B> {
     pub(crate) buckets: B,
     away: Option<Away>,
     known: Known,
+    pub(crate) thaws: Thaws,
     leases: Mutex<Vec<Weak<Held>>>,
 }
 
@@ -174,9 +190,9 @@ impl<B: Buckets> RateLimiter<B> {
     }
 
     fn over(buckets: B, away: Option<Away>) -> Self {
-        let inner = Inner { buckets, away, known: Known::default(), leases: Mutex::default() };
+        let inner = Inner { buckets, away, known: Known::default(), thaws: Thaws::default(), leases: Mutex::default() };
         // Without a default of its own: what the vendor's documentation asks for comes before ours.
-        Self { inner: Arc::new(inner), reader: Reader::new(), jitter: Duration::ZERO }
+        Self { inner: Arc::new(inner), reader: Reader::new(), jitter: Jitter::default() }
     }
 
     /// Reads responses as this vendor's documentation has it.
@@ -202,10 +218,12 @@ impl<B: Buckets> RateLimiter<B> {
     }
 
     /// Makes every wait longer by up to so much, so that a fleet that was told the same
-    /// moment does not come at the same moment. Never shorter: that would be too early.
+    /// moment does not come at the same moment: of a decision, of a refusal, of a lease made
+    /// from now on, and the sleep of [`RateLimiter::acquire`]. Never shorter: that would be
+    /// too early. What is granted now, or never, is told as it is.
     #[must_use]
     pub const fn with_jitter(mut self, most: Duration) -> Self {
-        self.jitter = most;
+        self.jitter = Jitter(most);
         self
     }
 
@@ -216,9 +234,7 @@ impl<B: Buckets> RateLimiter<B> {
     /// denial is a [`Decision`], and so is what was chosen for a Redis that is away.
     pub async fn check(&self, key: impl AsRef<[u8]>, limit: &Limit, tokens: impl Into<Tokens>) -> Result<Decision, Error> {
         let mut decision = self.inner.take(&Consume::new(key.as_ref(), *limit).tokens(tokens)).await?.keep();
-        if decision.wait.is_some_and(|wait| !wait.is_zero()) {
-            decision.wait = self.jittered(decision.wait);
-        }
+        decision.wait = self.jitter.added_to(decision.wait);
         Ok(decision)
     }
 
@@ -232,22 +248,27 @@ impl<B: Buckets> RateLimiter<B> {
         for taken in taken {
             taken.keep();
         }
-        if decision.together.wait.is_some_and(|wait| !wait.is_zero()) {
-            decision.together.wait = self.jittered(decision.together.wait);
-        }
+        decision.together.wait = self.jitter.added_to(decision.together.wait);
         Ok(decision)
     }
 
-    /// Takes tokens now for a moment within `max_wait`, and sleeps until then.
+    /// Takes tokens now for a moment within `max_wait`, and sleeps until then, and the
+    /// jitter. The [`Decision::wait`] it gives back is 0: it has been slept.
     ///
-    /// A slot that was more than 100 ms away (with the jitter) is asked for again when it has come: a
-    /// penalty meanwhile has voided it, and a new one is reserved. A slot whose caller
-    /// goes away while it sleeps is given back, unless a penalty has voided it. Slots behind
-    /// it keep their moments, so at one of those as much more may be called as was given back.
+    /// Where that is more than 100 ms in all, it asks again when the slot has come: a
+    /// penalty meanwhile has voided it, and a new one is reserved. Where the jitter alone is
+    /// more than 100 ms, it asks once more after that. A slot whose caller goes away before
+    /// it has come is given back, unless a penalty has voided it; in the jitter after it it
+    /// is lost. Slots behind it keep their moments, so at one of those as much more may be
+    /// called as was given back.
     ///
     /// # Errors
-    /// [`Error::RateLimited`] where no slot lies within `max_wait`; else as
+    /// [`Error::RateLimited`] where no slot lies within `max_wait`, and where nobody could be
+    /// asked whether it is good and [`WhenAway::FailClosed`] was chosen; else as
     /// [`RateLimiter::check`].
+    ///
+    /// # Panics
+    /// Without tokio's timer.
     pub async fn acquire(
         &self,
         key: impl AsRef<[u8]>,
@@ -260,28 +281,59 @@ impl<B: Buckets> RateLimiter<B> {
         loop {
             // The first time it is as long as it was asked to be, however long asking takes.
             let left = deadline.map_or(max_wait, |deadline| deadline.saturating_duration_since(tokio::time::Instant::now()));
+            // Redis would give a slot that lies within a penalty that it has not heard of.
+            if let Some(frozen) = self.inner.thaws.untold(key) {
+                if frozen > left {
+                    return Err(self.refusal(&still_frozen(frozen)));
+                }
+                tokio::time::sleep(frozen).await;
+                continue;
+            }
             let slot = self.inner.take(&Consume::new(key, *limit).tokens(tokens).max_wait(left)).await?;
             let decision = slot.decision();
             let Some(wait) = decision.wait.filter(|_| decision.is_allowed()) else { return Err(self.refusal(decision)) };
             if wait.is_zero() {
                 return Ok(slot.keep());
             }
-            let sleep = self.jittered(Some(wait)).unwrap_or(wait);
-            tokio::time::sleep(sleep).await;
-            if sleep <= NEAR {
-                return Ok(slot.keep());
+            let jitter = self.jitter.draw();
+            tokio::time::sleep(wait).await;
+            // When the slot has come, not after the jitter: the penalty may be over by then.
+            let mut origin = decision.origin;
+            if wait.saturating_add(jitter) > NEAR && !self.is_good(&slot, key, limit, &mut origin).await? {
+                slot.keep(); // void, so there is nothing to give back
+                continue;
             }
-            let now = self.inner.consume(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
-            // Void or not, from here on it is nobody's to give back.
-            let decision = slot.keep();
-            if now.status != Status::Frozen {
-                return Ok(decision);
+            let decision = Decision { wait: Some(Duration::ZERO), origin, ..slot.keep() };
+            tokio::time::sleep(jitter).await;
+            if jitter > NEAR {
+                let now = self.inner.decide(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
+                match now.reply.status {
+                    Status::Frozen => continue,
+                    Status::Unavailable => return Err(self.refusal(&now.reply)),
+                    _ => return Ok(Decision { origin: now.instead.unwrap_or(decision.origin), ..decision }),
+                }
             }
+            return Ok(decision);
         }
+    }
+
+    /// Whether a slot that has come is still its holder's. Where nobody knows and nothing is
+    /// to be called then, that is an error, and the slot goes back.
+    async fn is_good(&self, slot: &Taken<B>, key: &[u8], limit: &Limit, origin: &mut Origin) -> Result<bool, Error> {
+        let Answered { reply: now, instead } = self.inner.decide(&Consume::new(key, *limit).tokens(Tokens::ZERO)).await?;
+        *origin = instead.unwrap_or(*origin);
+        if now.status == Status::Unavailable {
+            return Err(self.refusal(&now));
+        }
+        Ok(now.status != Status::Frozen && !self.inner.thaws.voids(key, slot.moment()))
     }
 
     /// Calls if there is a token for it, and gives back what the call gave. The call is
     /// not made without a token.
+    ///
+    /// Who let it through is not told, since the value is the call's own: where that matters
+    /// (a call that was made without Redis), [`RateLimiter::check`] or
+    /// [`RateLimiter::acquire`] and then call. A refusal tells it, by [`RateLimited::origin`].
     ///
     /// # Errors
     /// [`Error::RateLimited`] where there is no token; else as [`RateLimiter::check`].
@@ -306,32 +358,45 @@ impl<B: Buckets> RateLimiter<B> {
     /// How long until one token can be had, without taking it, under the limit that the
     /// bucket remembers; `None`: never. A bucket that nobody has used is full.
     ///
+    /// Where Redis is away this is what was chosen for that, and is not marked:
+    /// [`RateLimiter::check`] of 0 tokens asks the same and says who answered.
+    ///
     /// # Errors
     /// As [`RateLimiter::check`].
     pub async fn wait_for_one(&self, key: impl AsRef<[u8]>) -> Result<Option<Duration>, Error> {
-        let answer = self.inner.ask(&Peek::new(key.as_ref())).await?;
-        match answer.instead {
-            Some(Origin::FailOpen) => return Ok(Some(Duration::ZERO)),
-            Some(Origin::FailClosed) => return Ok(Some(ASK_AGAIN)),
-            _ => {}
+        let key = key.as_ref();
+        if let Some(frozen) = self.inner.thaws.untold(key) {
+            return Ok(self.jitter.added_to(Some(frozen)));
         }
-        let Some(reading) = answer.reply else { return Ok(Some(Duration::ZERO)) };
-        if reading.capacity.is_some() {
-            return Ok(reading.wait);
-        }
-        // No limit yet: what the vendor said is all there is.
-        let window = reading.vendor_reset.filter(|_| reading.vendor_remaining == Some(0)).unwrap_or_default();
-        Ok(Some(reading.frozen.max(window)))
+        let answer = self.inner.ask(&Peek::new(key)).await?;
+        let wait = match (answer.instead, answer.reply) {
+            (Some(Origin::FailClosed), _) => Some(ASK_AGAIN),
+            (Some(Origin::FailOpen), _) | (_, None) => Some(Duration::ZERO),
+            (_, Some(reading)) if reading.capacity.is_some() => reading.wait,
+            // No limit yet: what the vendor said is all there is.
+            (_, Some(reading)) => {
+                let window = reading.vendor_reset.filter(|_| reading.vendor_remaining == Some(0)).unwrap_or_default();
+                Some(reading.frozen.max(window))
+            }
+        };
+        Ok(self.jitter.added_to(wait))
     }
 
     /// Learns from a response: penalises or syncs the bucket as it says.
     ///
     /// It is sent in the background: the result need not be awaited, and there is no
     /// error that could reach the caller. A SYNC is sent only where the response has
-    /// less left than this process last heard of the bucket. Of several policies each
-    /// goes to its own bucket ([`policy_key`]), and the tightest to `key` as well.
+    /// less left than this process last heard of the bucket; one with a reset where it has
+    /// less left than is known of the vendor's window, or no window is known. Of several
+    /// policies each goes to its own bucket ([`policy_key`]), as does one that the preset
+    /// names, and the tightest to `key` as well.
     ///
-    /// Outside of a tokio runtime nothing is sent before the result is awaited.
+    /// A penalty stops `key` and the bucket of each policy that the response or the preset
+    /// names. This process obeys it at once; where Redis cannot be told it goes on to obey it
+    /// and to tell it, until the penalty is over.
+    ///
+    /// Outside of a tokio runtime nothing is sent before the result is awaited, and nothing is
+    /// tried twice.
     pub fn observe<'h>(
         &self,
         key: impl AsRef<[u8]>,
@@ -341,36 +406,36 @@ impl<B: Buckets> RateLimiter<B> {
         let key = key.as_ref();
         let advice = self.reader.read(status, headers, SystemTime::now());
         let mut syncs = Vec::new();
-        let mut penalty = None;
+        let mut penalised = Vec::new();
         match advice.action {
             Action::Penalise(duration) => {
                 let duration = duration.unwrap_or(DEFAULT_PENALTY.min(self.reader.cap));
-                penalty = Some(Penalise::new(key, duration));
+                penalised.push(key.to_vec());
+                penalised.extend(self.reader.policies(&advice).into_iter().map(|policy| policy_key(key, policy)));
+                for key in &penalised {
+                    self.inner.thaws.add(key, duration);
+                    self.inner.void_leases(key);
+                }
             }
-            Action::Sync => syncs.extend(advice.quota.as_ref().map(|quota| (quota, key.to_vec()))),
+            Action::Sync => syncs.extend(advice.sync(key).zip(advice.quota.as_ref())),
             Action::None => {}
         }
         for quota in &advice.policies {
-            syncs.extend(quota.policy.as_ref().map(|policy| (quota, policy_key(key, policy))));
+            let key = quota.policy.as_ref().map(|policy| policy_key(key, policy));
+            syncs.extend(key.and_then(|key| Some((quota.sync(key)?, quota))));
         }
-        let syncs = syncs.into_iter().filter_map(|(quota, key)| {
-            let sync = quota.sync(key).filter(|sync| self.inner.known.is_news(sync))?;
-            Some((sync, quota.reset.unwrap_or(KNOWN_FOR)))
-        });
-        let syncs: Vec<_> = syncs.collect();
-        if penalty.is_some() {
-            self.inner.void_leases(key);
-        }
-        if penalty.is_none() && syncs.is_empty() {
+        let syncs = syncs.into_iter().filter(|(sync, _)| self.inner.known.is_news(sync));
+        let syncs: Vec<_> = syncs.map(|(sync, quota)| (sync, quota.reset.unwrap_or(KNOWN_FOR))).collect();
+        if penalised.is_empty() && syncs.is_empty() {
             return Observed(Work::Done);
         }
         let inner = Arc::clone(&self.inner);
         let work = async move {
-            // What fails is lost: the next response says the same again.
-            if let Some(penalty) = penalty {
-                let _ = inner.tell(&penalty).await;
+            for key in penalised {
+                Arc::clone(&inner).tell_thaw(key).await;
             }
             for (sync, holds) in syncs {
+                // What fails is lost: the next response says the same again.
                 if let Ok(Answered { reply, instead: None }) = inner.tell(&sync).await {
                     inner.known.told(&sync, reply.remaining, holds);
                 }
@@ -382,30 +447,47 @@ impl<B: Buckets> RateLimiter<B> {
         }
     }
 
-    /// Tokens of a bucket to be spent in this process, `batch` at a time: see [`Lease`].
+    /// Tokens of a bucket to be spent in this process, `batch` at a time (at least 1): see
+    /// [`Lease`].
     pub fn lease(&self, key: impl AsRef<[u8]>, limit: &Limit, batch: u32) -> Lease<B> {
         let held = Arc::new(Held::new(key.as_ref()));
         let mut leases = self.inner.leases.lock().unwrap_or_else(PoisonError::into_inner);
         leases.retain(|lease| lease.strong_count() > 0);
         leases.push(Arc::downgrade(&held));
-        Lease::new(Arc::clone(&self.inner), held, *limit, batch)
+        Lease::new(Arc::clone(&self.inner), held, *limit, batch, self.jitter)
     }
 
     fn refusal(&self, decision: &Decision) -> Error {
         let refusal = decision.refusal();
-        Error::RateLimited(RateLimited { retry_after: self.jittered(refusal.retry_after), ..refusal })
+        Error::RateLimited(RateLimited { retry_after: self.jitter.added_to(refusal.retry_after), ..refusal })
     }
+}
 
-    /// A wait, and up to the jitter more.
-    fn jittered(&self, wait: Option<Duration>) -> Option<Duration> {
-        if self.jitter.is_zero() {
-            return wait;
+/// The most by which a wait is made longer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Jitter(Duration);
+
+impl Jitter {
+    /// How much it is this time.
+    fn draw(self) -> Duration {
+        if self.0.is_zero() {
+            return Duration::ZERO;
         }
         // Random enough to spread a fleet, and no dependency.
         let random = RandomState::new().build_hasher().finish();
-        let more = self.jitter.as_nanos().saturating_mul(u128::from(random)) >> 64; // below the jitter
-        wait.map(|wait| wait.saturating_add(Duration::from_nanos(u64::try_from(more).unwrap_or(u64::MAX))))
+        let nanos = self.0.as_nanos().saturating_mul(u128::from(random)) >> 64; // below the most
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+
+    /// A wait, if it is one, and some jitter.
+    pub(crate) fn added_to(self, wait: Option<Duration>) -> Option<Duration> {
+        wait.map(|wait| if wait.is_zero() { wait } else { wait.saturating_add(self.draw()) })
+    }
+}
+
+/// What is told while a penalty holds that Redis has not heard of.
+fn still_frozen(frozen: Duration) -> Decision {
+    Decision { allowed: 0, remaining: 0, wait: Some(frozen), full: frozen, status: Status::Frozen, origin: Origin::Local }
 }
 
 /// A reply and who gave it.
@@ -430,11 +512,17 @@ impl<B: Buckets> Inner<B> {
     async fn take_all(self: &Arc<Self>, request: &MultiConsume) -> Result<(JointDecision, Vec<Taken<B>>), Error> {
         let (inner, request, asked) = (Arc::clone(self), request.clone(), Instant::now());
         ToTheEnd::new(async move {
+            if let Some(frozen) = request.each().filter_map(|request| inner.thaws.untold(request.key())).max() {
+                let together = still_frozen(frozen);
+                let each = request.each().map(|request| inner.thaws.untold(request.key()));
+                let each = each.map(|frozen| frozen.map_or(Decision { status: Status::Ready, ..together }, still_frozen));
+                return Ok((JointDecision { together, each: each.collect() }, Vec::new()));
+            }
             let Answered { reply, instead } = inner.ask(&request).await?;
             let each = request.each().zip(&reply.each);
             let taken = each.map(|(request, decision)| {
                 if instead.is_none() {
-                    inner.heard(request.key(), decision);
+                    inner.heard(&request, decision);
                 }
                 Taken::new(Arc::clone(&inner), request, *decision, instead, asked)
             });
@@ -444,27 +532,31 @@ impl<B: Buckets> Inner<B> {
         .await
     }
 
-    /// Asks for a decision that takes no tokens.
-    async fn consume(&self, request: &Consume) -> Result<Decision, Error> {
-        Ok(self.decide(request).await?.reply)
-    }
-
-    async fn decide(&self, request: &Consume) -> Result<Answered<Decision>, Error> {
+    pub(crate) async fn decide(&self, request: &Consume) -> Result<Answered<Decision>, Error> {
+        if let Some(frozen) = self.thaws.untold(request.key()) {
+            return Ok(Answered { reply: still_frozen(frozen), instead: Some(Origin::Local) });
+        }
         let answered = self.ask(request).await?;
         if answered.instead.is_none() {
-            self.heard(request.key(), &answered.reply);
+            self.heard(request, &answered.reply);
         }
         Ok(answered)
     }
 
-    pub(crate) fn heard(&self, key: &[u8], decision: &Decision) {
-        self.known.heard(key, decision.remaining, KNOWN_FOR);
+    /// What the buckets decided on a request.
+    pub(crate) fn heard(&self, request: &Consume, decision: &Decision) {
+        let taken = match request.mode {
+            Mode::UpTo => Tokens::try_from(decision.allowed).unwrap_or(Tokens::MAX),
+            _ if decision.is_allowed() => request.tokens,
+            _ => Tokens::ZERO,
+        };
+        self.known.heard(request.key(), decision.remaining, taken);
     }
 
     async fn refund(&self, request: &Refund) -> Result<Option<u64>, Error> {
         let remaining = self.ask_buckets(request).await?;
         // Of a bucket that is full, and so is none, any figure is lower.
-        self.known.heard(request.key(), remaining.unwrap_or(u64::MAX), KNOWN_FOR);
+        self.known.refunded(request.key(), remaining.unwrap_or(u64::MAX));
         Ok(remaining)
     }
 
@@ -504,7 +596,7 @@ impl<B: Buckets> Inner<B> {
     /// Gives back tokens that were taken for a moment and not used. What fails is lost.
     pub(crate) async fn give_back(&self, key: &[u8], tokens: Tokens, slot: Instant) {
         let Ok(reading) = self.ask_buckets(&Peek::new(key)).await else { return };
-        if !is_void(slot, reading.as_ref()) {
+        if !is_void(slot, reading.as_ref()) && !self.thaws.voids(key, slot) {
             let _ = self.refund(&Refund::new(key, tokens)).await;
         }
     }
@@ -514,6 +606,7 @@ impl<B: Buckets> Inner<B> {
         let Some(fallback) = self.away.as_ref().and_then(|away| away.fallback.as_ref()) else { return };
         if let Ok(reading) = fallback.answer(&Peek::new(key))
             && !is_void(slot, reading.as_ref())
+            && !self.thaws.voids(key, slot)
         {
             let _ = fallback.answer(&Refund::new(key, tokens));
         }
@@ -527,6 +620,43 @@ impl<B: Buckets> Inner<B> {
         self.ask(request).await
     }
 
+    /// Tells the buckets of a penalty; where they are away, again and again in the background
+    /// until it is over.
+    async fn tell_thaw(self: Arc<Self>, key: Vec<u8>) {
+        if self.try_thaw(&key).await {
+            return;
+        }
+        // One who tries is enough, however many responses say the same.
+        if let Ok(runtime) = Handle::try_current()
+            && self.thaws.begin_trying(&key)
+        {
+            runtime.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                loop {
+                    tokio::time::sleep(pause).await;
+                    if self.try_thaw(&key).await {
+                        break;
+                    }
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
+                self.thaws.end_trying(&key);
+            });
+        }
+    }
+
+    /// Whether there is nothing more to tell.
+    async fn try_thaw(&self, key: &[u8]) -> bool {
+        let Some((thaw, left)) = self.thaws.to_tell(key) else { return true };
+        match self.tell(&Penalise::new(key, left)).await {
+            Ok(Answered { reply, instead: None }) => {
+                self.thaws.told(key, thaw, reply.empty);
+                true
+            }
+            Ok(_) => false,
+            Err(error) => !error.is_redis_away(), // the same would be said again
+        }
+    }
+
     /// What leases hold of a bucket that the vendor has stopped is not to be spent.
     fn void_leases(&self, key: &[u8]) {
         let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -535,6 +665,10 @@ impl<B: Buckets> Inner<B> {
         }
     }
 }
+
+/// The pauses between attempts to tell of a penalty.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether a penalty that ends after the slot has voided it. What its tokens were worth is
 /// gone then, and a refund would pay for what others have reserved behind the penalty.
@@ -552,9 +686,17 @@ struct Heard {
     /// The last `remaining`, and until when that is worth anything.
     remaining: u64,
     until: Instant,
-    /// Until when the vendor's window is known to be used up. A level of 0 does not say
-    /// so: it refills.
-    used_up_until: Option<Instant>,
+    window: Option<Window>,
+}
+
+/// The vendor's window as the server was told of it. A bucket's level does not say what is
+/// left of that: it refills.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// What was left, less what this process has taken since.
+    left: Tokens,
+    ends: Instant,
+    until: Instant,
 }
 
 /// More keys than this are forgotten all at once: then a SYNC or two too many is sent.
@@ -565,46 +707,56 @@ const MOST_KNOWN: usize = 100_000;
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 impl Known {
-    fn heard(&self, key: &[u8], remaining: u64, holds: Duration) {
-        self.note(key, remaining, holds, None);
+    fn heard(&self, key: &[u8], remaining: u64, taken: Tokens) {
+        self.note(key, remaining, KNOWN_FOR, |window| {
+            let left = |window: Window| window.left.millionths().saturating_sub(taken.millionths());
+            window.and_then(|window| Some(Window { left: Tokens::from_millionths(left(window)).ok()?, ..window }))
+        });
+    }
+
+    /// What is given back counts back into the window.
+    fn refunded(&self, key: &[u8], remaining: u64) {
+        self.note(key, remaining, KNOWN_FOR, |_| None);
     }
 
     /// The server was told, and knows more than a level.
     fn told(&self, sync: &Sync, remaining: u64, holds: Duration) {
-        self.note(sync.key(), remaining, holds, used_up_until(sync));
+        let now = Instant::now();
+        let told = end(sync).map(|ends| Window { left: sync.remaining, ends, until: now + holds.min(KNOWN_FOR) });
+        self.note(sync.key(), remaining, holds, |window| told.or(window));
     }
 
-    fn note(&self, key: &[u8], remaining: u64, holds: Duration, used_up_until: Option<Instant>) {
+    fn note(&self, key: &[u8], remaining: u64, holds: Duration, window: impl FnOnce(Option<Window>) -> Option<Window>) {
         let until = Instant::now() + holds.min(KNOWN_FOR);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(heard) = known.get_mut(key) {
-            let used_up_until = used_up_until.or(heard.used_up_until);
-            *heard = Heard { remaining, until, used_up_until };
+            *heard = Heard { remaining, until, window: window(heard.window) };
             return;
         }
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
-        known.insert(key.to_vec(), Heard { remaining, until, used_up_until });
+        known.insert(key.to_vec(), Heard { remaining, until, window: window(None) });
     }
 
     fn is_news(&self, sync: &Sync) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(heard) = known.get(sync.key()) else { return true };
-        // A part of a token is not in `remaining`: 4.5 is not less than 4.
-        let is_lower = heard.until <= Instant::now() || sync.remaining.whole() < heard.remaining;
-        // That a window is used up is news to a bucket that is merely empty, once. Its end
-        // is told in whole seconds by many.
-        let is_used_up = used_up_until(sync)
-            .is_some_and(|until| heard.used_up_until.is_none_or(|known| until > known + Duration::from_secs(2)));
-        is_lower || is_used_up
+        let (Some(heard), now) = (known.get(sync.key()), Instant::now()) else { return true };
+        let Some(ends) = end(sync) else {
+            // A part of a token is not in `remaining`: 4.5 is not less than 4.
+            return heard.until <= now || sync.remaining.whole() < heard.remaining;
+        };
+        let Some(window) = heard.window.filter(|window| window.until > now) else { return true };
+        // A window that is used up holds until its end, which many tell in whole seconds.
+        let lasts = sync.remaining == Tokens::ZERO && ends > window.ends + Duration::from_secs(2);
+        sync.remaining < window.left || lasts
     }
 }
 
-/// The end of a window of which nothing is left.
-fn used_up_until(sync: &Sync) -> Option<Instant> {
+/// The end of the window that it tells of.
+fn end(sync: &Sync) -> Option<Instant> {
     match sync.reset {
-        Some(When::In(reset)) if sync.remaining == Tokens::ZERO => Instant::now().checked_add(reset),
+        Some(When::In(reset)) => Instant::now().checked_add(reset),
         _ => None,
     }
 }

@@ -34,12 +34,12 @@ impl Decision {
     /// Whether Redis had no part in it: what the caller chose for a Redis that is
     /// away, or a limiter that lives in this process.
     pub const fn made_without_redis(&self) -> bool {
-        matches!(self.origin, Origin::Local | Origin::FailOpen | Origin::FailClosed)
+        self.origin.is_without_redis()
     }
 
     #[cfg(feature = "limiter")]
     pub(crate) const fn refusal(&self) -> crate::RateLimited {
-        crate::RateLimited { retry_after: self.wait, status: self.status }
+        crate::RateLimited { retry_after: self.wait, status: self.status, origin: self.origin }
     }
 }
 
@@ -106,12 +106,18 @@ pub enum Origin {
     Redis,
     /// A lease that took its tokens from the bucket in Redis before.
     Lease,
-    /// A bucket in this process.
+    /// A bucket in this process, or a penalty that Redis has not heard of yet.
     Local,
     /// Nobody: Redis is away, and the caller chose to go on.
     FailOpen,
     /// Nobody: Redis is away, and the caller chose to stop.
     FailClosed,
+}
+
+impl Origin {
+    pub(crate) const fn is_without_redis(self) -> bool {
+        matches!(self, Self::Local | Self::FailOpen | Self::FailClosed)
+    }
 }
 
 /// The answer to a [`MultiConsume`](crate::MultiConsume).

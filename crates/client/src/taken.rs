@@ -84,6 +84,11 @@ impl<B: Buckets> Taken<B> {
         &self.decision
     }
 
+    /// The moment they are for, rather too early than too late.
+    pub(crate) const fn moment(&self) -> Instant {
+        self.slot
+    }
+
     /// They are not to go back: the call is made, or they are void.
     pub(crate) fn keep(mut self) -> Decision {
         self.tokens = Tokens::ZERO;

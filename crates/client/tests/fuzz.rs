@@ -81,14 +81,16 @@ proptest! {
             Action::Sync => prop_assert!(advice.quota.as_ref().is_some_and(|quota| quota.remaining.is_some())),
             _ => prop_assert!(status != 429),
         }
-        prop_assert!(advice.policies.len() != 1);
+        // One alone is one that the preset names.
+        prop_assert!(advice.policies.len() != 1 || preset.is_some());
         for quota in advice.policies.iter().chain(&advice.quota) {
             prop_assert!(quota.reset.is_none_or(|reset| reset > Duration::ZERO && reset <= year));
             prop_assert!(!quota.window || quota.reset.is_some());
             prop_assert!(quota.limit.is_none_or(|limit| limit.whole() >= 1));
         }
+        let synced = advice.sync("k");
         if let Some(decides) = advice.quota.filter(|_| advice.action == Action::Sync) {
-            prop_assert!(decides.sync("k").is_some());
+            prop_assert!(decides.sync("k").is_some() && synced.is_some());
         }
     }
 }

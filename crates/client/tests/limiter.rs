@@ -146,10 +146,14 @@ async fn acquire(limiter: &RateLimiter<impl Buckets>) {
     // Two who ask at the same moment do not get the same slot: one would be told as long a
     // wait as the other, but for what passed between them.
     let limit = fast();
-    let both = || limiter.acquire("acquire", &limit, 1, MS(2500));
+    let both = async || {
+        let decision = limiter.acquire("acquire", &limit, 1, MS(2500)).await.unwrap();
+        // What was slept is not to be slept again.
+        assert_eq!((decision.wait, decision.status), (Some(Duration::ZERO), Status::Reserved));
+        start.elapsed()
+    };
     let (a, b) = tokio::join!(both(), both());
-    let waits = [a.unwrap().wait.unwrap(), b.unwrap().wait.unwrap()];
-    assert!(waits[0].abs_diff(waits[1]) >= MS(250), "{waits:?}");
+    assert!(a.abs_diff(b) >= MS(250), "{a:?} {b:?}");
     let error = limiter.acquire("acquire", &fast(), 1, MS(1)).await.unwrap_err();
     assert!(matches!(error, Error::RateLimited(limited) if limited.status == Status::Empty), "{error}");
     let error = limiter.acquire("acquire", &fast(), 2, MS(2500)).await.unwrap_err();
@@ -396,7 +400,7 @@ async fn observing_neither_delays_nor_fails() {
     for _ in 0..count {
         limiter.observe("k", 429, [("retry-after", b"60".as_slice())]);
     }
-    assert!(start.elapsed() < TIME_OUT * count / 2, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIME_OUT, "{:?}", start.elapsed());
     // Who awaits it waits for the time-out at most, though there is no answer, and hears of
     // no error.
     tokio::time::timeout(PATIENCE, limiter.observe("k", 429, [])).await.unwrap();
@@ -421,8 +425,10 @@ fn outside_of_a_runtime_it_is_sent_when_awaited() {
     let observed = limiter.observe("k", 429, [("retry-after", b"60".as_slice())]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        assert_eq!(limiter.check("k", &slow(5), 1).await.unwrap().status, Status::Granted);
-        observed.await;
+        let bucket = async || limiter.clone().lease("k", &slow(5), 1).take(1).await.unwrap();
+        // This process obeys it before.
         assert_eq!(limiter.check("k", &slow(5), 1).await.unwrap().status, Status::Frozen);
+        observed.await;
+        assert_eq!(bucket().await.status, Status::Frozen);
     });
 }

@@ -14,6 +14,13 @@
 //! Any other response that says what is left. Several counts in one response are
 //! kept apart by [`Advice::policies`]; the tightest of them decides.
 //!
+//! # A field that comes twice
+//! Several lines of a field are the members of one list, as HTTP has them. A list that says
+//! the same again and again says it once: that is what proxies make of it. Where the members
+//! differ, they are policies of their own in the fields that are guessed, each field with as
+//! many; with a preset the least that is left, the least limit and the latest reset count.
+//! Of several `Retry-After` the longest does.
+//!
 //! # A reset that cannot be believed
 //! One of no known form, or more than 366 days ahead, is no value: what is left is synced
 //! without it. One that is not in the future ends a window that is over: what was left in
@@ -107,7 +114,8 @@ impl Reader {
         }
         found.truncate(MAX_COUNTS);
         let penalty = self.penalty(status, &fields, &found, now);
-        let several = found.len() > 1;
+        // One that the preset names has its bucket also where it comes alone.
+        let several = found.len() > 1 || found.iter().any(|found| found.is_named);
         let policies: Vec<Quota> = found.iter().map(|found| found.quota(several)).collect();
         let decides = Found::tightest(&found);
         let quota = decides.and_then(|place| policies.get(place)).or(policies.first()).cloned();
@@ -117,6 +125,19 @@ impl Reader {
             None => Action::None,
         };
         Advice { action, quota, policies: if several { policies } else { Vec::new() } }
+    }
+
+    /// The names of the policies that a refusal stops: those of the response, and all that the
+    /// preset knows, since a 429 often has no count at all.
+    #[cfg(feature = "limiter")]
+    pub(crate) fn policies<'a>(&self, advice: &'a Advice) -> Vec<&'a str> {
+        let mut names: Vec<&str> = advice.policies.iter().filter_map(|quota| quota.policy.as_deref()).collect();
+        for name in self.preset.map(Preset::vendor).iter().flat_map(|vendor| vendor.policies()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 
     /// Whether the vendor refused, and for how long where anybody knows.
@@ -152,9 +173,20 @@ pub struct Advice {
     pub action: Action,
     /// The count that decides: the tightest of them.
     pub quota: Option<Quota>,
-    /// Where the response has several counts, each of them; [`Quota::policy`] names
-    /// its bucket.
+    /// Where the response has several counts, or one that the [`Preset`] names, each of them;
+    /// [`Quota::policy`] names its bucket.
     pub policies: Vec<Quota>,
+}
+
+impl Advice {
+    /// The request that lowers the bucket of all calls, at `key`, to the count that decides;
+    /// `None` where nothing is said. A limit in another unit than requests is no limit of
+    /// that bucket.
+    pub fn sync(&self, key: impl Into<Vec<u8>>) -> Option<Sync> {
+        let quota = self.quota.as_ref()?;
+        let limit = quota.limit.filter(|_| quota.in_requests);
+        Quota { limit, ..quota.clone() }.sync(key)
+    }
 }
 
 /// What to do with a bucket.
@@ -173,7 +205,7 @@ pub enum Action {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Its name, where the response has several.
+    /// Its name, where the response has several or the [`Preset`] names it.
     pub policy: Option<String>,
     /// What is left.
     pub remaining: Option<Tokens>,
@@ -184,6 +216,8 @@ pub struct Quota {
     /// Whether the reset is the end of a window, so is sent as RESET; else it is the
     /// time to full.
     pub window: bool,
+    /// Whether it counts requests, and not something of which a request takes more.
+    pub in_requests: bool,
 }
 
 impl Quota {
@@ -243,6 +277,8 @@ struct Found {
     /// Its window is over, so what was left then says nothing.
     stale: bool,
     counted: Counted,
+    /// Whether the preset names it.
+    is_named: bool,
 }
 
 impl Found {
@@ -253,6 +289,7 @@ impl Found {
             limit: self.limit.filter(|limit| *limit >= Tokens::ONE),
             reset: self.later(),
             window: self.window && self.later().is_some(),
+            in_requests: self.counted == Counted::InRequests,
         }
     }
 
@@ -324,28 +361,47 @@ impl<'h> Fields<'h> {
             let (limit, remaining) = match quota.left {
                 Left::Of { limit, remaining } => (self.one(limit), self.one(remaining)),
                 Left::UsedOf(name) => {
-                    let text = self.joined(name)?;
-                    let (used, limit) = text.split_once('/')?;
-                    let (used, limit) = (values::tokens(used)?, values::tokens(limit)?);
-                    let left = limit.millionths().saturating_sub(used.millionths());
-                    (Some(limit), Tokens::from_millionths(left).ok())
+                    let said = self.members(name).filter_map(|text| {
+                        let (used, limit) = text.split_once('/')?;
+                        let (used, limit) = (values::tokens(used)?, values::tokens(limit)?);
+                        let left = limit.millionths().saturating_sub(used.millionths());
+                        Some((Tokens::from_millionths(left).ok()?, limit))
+                    });
+                    said.min().map(|(left, limit)| (Some(limit), Some(left))).unwrap_or_default()
                 }
             };
-            let reset = quota.reset.iter().find_map(|name| values::reset(self.lines(name).next()?));
+            let reset = quota.reset.iter().find_map(|name| self.latest(name, now));
             if remaining.is_none() && limit.is_none() && reset.is_none() {
                 return None;
             }
             let mut found = Found { remaining, limit, counted: quota.counted, ..Found::default() };
-            found.policy = Some(quota.policy.unwrap_or("default").to_owned());
+            found.policy = Some(quota.policy.unwrap_or(DEFAULT).to_owned());
+            found.is_named = quota.policy.is_some();
             found.set_reset(reset, now, |_| vendor.window);
             Some(found)
         });
         quotas.collect()
     }
 
-    /// One amount; of several lines the least.
+    /// The members of the list that all lines of a field make. One number with separators is
+    /// none of two.
+    fn members(&self, name: &str) -> impl Iterator<Item = &'h str> {
+        self.lines(name).filter(|text| !values::has_thousands(text)).flat_map(|text| text.split(',').map(str::trim_ascii))
+    }
+
+    /// One amount; of several the least.
     fn one(&self, name: &str) -> Option<Tokens> {
-        self.lines(name).filter_map(values::tokens).min()
+        self.members(name).filter_map(values::tokens).min()
+    }
+
+    /// One reset; of several the latest.
+    fn latest(&self, name: &str, now: Moment) -> Option<Reset> {
+        let resets = self.lines(name).flat_map(|text| match values::reset(text) {
+            // A date has a comma of its own.
+            Some(reset) => vec![reset],
+            None => text.split(',').filter_map(|text| values::reset(text.trim_ascii())).collect(),
+        });
+        resets.max_by_key(|reset| reset.ahead_of(now))
     }
 
     /// The counts of a vendor that is not known, or whose own fields are missing.
@@ -386,7 +442,14 @@ impl<'h> Fields<'h> {
             // `100;w=60`: what follows the semicolon describes the policy.
             parts.map(|part| values::tokens(part.split(';').next().unwrap_or_default().trim_ascii())).collect()
         };
-        let (limits, remainings) = (list(&limit), list(&remaining));
+        let (mut limits, mut remainings, mut resets) = (list(&limit), list(&remaining), reset_list);
+        // What all fields say the same of each place is said once.
+        if says_once(&limits) && says_once(&remainings) && says_once(&resets) {
+            limits.truncate(1);
+            remainings.truncate(1);
+            resets.truncate(1);
+        }
+        let reset_list = resets;
         let places = remainings.len().max(1);
         let agree = places == 1 || ((limits.len() == places || limits.is_empty()) && [0, 1, places].contains(&reset_list.len()));
         let found = (0..places).filter(|_| agree).filter_map(|place| {
@@ -403,6 +466,14 @@ impl<'h> Fields<'h> {
         found.collect()
     }
 }
+
+/// Whether a list has no two members that differ.
+fn says_once<T: PartialEq>(list: &[T]) -> bool {
+    list.windows(2).all(|pair| pair.first() == pair.last())
+}
+
+/// The name of a count that has none, beside others.
+const DEFAULT: &str = "default";
 
 impl Found {
     fn set_reset(&mut self, reset: Option<Reset>, now: Moment, window: impl Fn(Reset) -> bool) {

@@ -4,12 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Counted;
+use super::{Counted, DEFAULT};
 
 /// A vendor whose response headers are known.
 ///
 /// Pages were read as stored copies on 2026-11-30; where a copy held only the
-/// beginning of a page, that is said.
+/// beginning of a page, that is said. A policy that is named here has a bucket of its own,
+/// [`policy_key`](super::policy_key), whether it comes alone or beside others.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
@@ -47,7 +48,8 @@ pub enum Preset {
     Slack,
     /// X: `x-rate-limit-limit`, `-remaining` and `-reset`, a Unix time at which the
     /// window **ends**. The daily counts of an app or a user, where sent, are policies
-    /// `app-24hour` and `user-24hour`; their names could not be checked.
+    /// `app-24hour` and `user-24hour`, and beside them the window's own is `default`; the
+    /// names of the daily headers could not be checked.
     ///
     /// <https://docs.x.com/fundamentals/rate-limits>, read whole.
     X,
@@ -88,6 +90,15 @@ pub(super) struct Vendor {
     /// What the vendor asks to wait where it gives no figure.
     pub(super) wait: Option<Duration>,
     pub(super) quotas: &'static [Quota],
+}
+
+impl Vendor {
+    /// The names of its policies, where it has any.
+    #[cfg(feature = "limiter")]
+    pub(super) fn policies(&self) -> impl Iterator<Item = &'static str> {
+        let named = self.quotas.iter().any(|quota| quota.policy.is_some());
+        self.quotas.iter().filter(move |_| named).map(|quota| quota.policy.unwrap_or(DEFAULT))
+    }
 }
 
 /// The headers of one count.
@@ -281,13 +292,14 @@ impl FromStr for Preset {
     type Err = UnknownPreset;
 
     fn from_str(name: &str) -> Result<Self, UnknownPreset> {
-        Self::ALL.iter().copied().find(|preset| name.eq_ignore_ascii_case(preset.name())).ok_or(UnknownPreset)
+        Self::ALL.iter().copied().find(|preset| name.eq_ignore_ascii_case(preset.name())).ok_or(UnknownPreset {})
     }
 }
 
 /// No vendor of that name is known.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownPreset;
+pub struct UnknownPreset {}
 
 impl fmt::Display for UnknownPreset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

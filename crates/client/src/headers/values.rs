@@ -178,6 +178,16 @@ pub(super) enum Reset {
     Date(Moment),
 }
 
+impl Reset {
+    /// How far it lies ahead, in nanoseconds.
+    pub(super) fn ahead_of(self, now: Moment) -> i128 {
+        match self {
+            Self::In(duration) => i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX),
+            Self::Epoch(then) | Self::Date(then) => then.saturating_sub(now),
+        }
+    }
+}
+
 /// Any form of a reset. A number is a Unix time in seconds from 10^9 on (2001),
 /// one in milliseconds from 10^12 on, else seconds from now.
 pub(super) fn reset(text: &str) -> Option<Reset> {

@@ -47,7 +47,7 @@ impl Part<'_> {
         }
         let ask = tokenbucket::Consume { tokens: Tokens::ZERO.0, ..self.call };
         let (asked, _) = decide(&mut self.before.unwrap_or(Bucket::UNKNOWN), &ask, now_us)?;
-        let ready = tokenbucket::Decision { allowed: 0, wait_us: self.decision.wait_us, ..asked };
+        let ready = tokenbucket::Decision { allowed: 0, wait_us: Some(0), ..asked };
         Ok(Decision { status: Status::Ready, ..ready.into() })
     }
 }
