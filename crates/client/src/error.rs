@@ -130,3 +130,22 @@ impl fmt::Display for RateLimited {
 }
 
 impl std::error::Error for RateLimited {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_counts_where_the_fleet_or_the_job_is_why() {
+        for (status, need_not) in [
+            (Status::Frozen, true),
+            (Status::Window, true),
+            (Status::Unavailable, true),
+            (Status::Empty, false),
+            (Status::Never, false),
+        ] {
+            let limited = RateLimited { retry_after: None, status, origin: Origin::Redis };
+            assert_eq!(limited.need_not_count(), need_not, "{status}");
+        }
+    }
+}

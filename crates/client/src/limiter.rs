@@ -64,8 +64,8 @@ pub struct Redis<C>(pub C);
 
 impl<C: ConnectionLike + Clone + Send + std::marker::Sync + 'static> Buckets for Redis<C> {
     fn ask<R: Request>(&self, request: &R) -> impl Future<Output = Result<R::Reply, Error>> + Send {
-        let (mut connection, command) = (self.0.clone(), request.command());
-        async move { Ok(command.query_async(&mut connection).await?) }
+        let (mut connection, request) = (self.0.clone(), request.clone());
+        async move { request.query_async(&mut connection).await }
     }
 }
 
@@ -341,8 +341,14 @@ impl<B: Buckets> RateLimiter<B> {
     where
         F: Future<Output = T>,
     {
+        self.check_or_refuse(key, limit).await?;
+        Ok(call().await)
+    }
+
+    /// One token, or the refusal.
+    pub(crate) async fn check_or_refuse(&self, key: impl AsRef<[u8]>, limit: &Limit) -> Result<Decision, Error> {
         let decision = self.inner.take(&Consume::new(key.as_ref(), *limit)).await?.keep();
-        if decision.is_allowed() { Ok(call().await) } else { Err(self.refusal(&decision)) }
+        if decision.is_allowed() { Ok(decision) } else { Err(self.refusal(&decision)) }
     }
 
     /// Gives back tokens of a call that was not made, or the unused part of an estimate.

@@ -8,7 +8,7 @@ use redis::{Cmd, FromRedisValue};
 use crate::limit::Seconds;
 use crate::{Decision, Error, JointDecision, Limit, Penalised, Reading, Synced, Tokens};
 
-/// What all requests have in common.
+/// What all requests have in common. Sealed: implemented by the requests of this crate alone.
 ///
 /// ```no_run
 /// use tokenbucket_client::{Consume, Limit, Request};
@@ -40,7 +40,13 @@ pub trait Request: crate::local::Answer<Self::Reply> + Clone + Send + std::marke
     /// The command as the `redis` crate sends it.
     fn command(&self) -> Cmd;
 
-    /// Asks over a blocking connection, also one out of a pool.
+    /// Whose slot it belongs to, where that is not the command's first argument.
+    #[doc(hidden)]
+    fn routed_by(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// Asks over a blocking connection, also one out of a pool or to a cluster.
     ///
     /// # Errors
     /// [`Error::NotLoaded`] and [`Error::Redis`].
@@ -48,18 +54,39 @@ pub trait Request: crate::local::Answer<Self::Reply> + Clone + Send + std::marke
         Ok(self.command().query(connection)?)
     }
 
-    /// Asks over an asynchronous connection, also one out of a pool or to a cluster.
+    /// Asks over an asynchronous connection, also one out of a pool or to a cluster: with the
+    /// feature `cluster` a [`MultiConsume`] goes to the node that has its buckets at once.
     ///
     /// # Errors
     /// [`Error::NotLoaded`] and [`Error::Redis`].
     #[cfg(feature = "aio")]
     fn query_async<C>(&self, connection: &mut C) -> impl Future<Output = Result<Self::Reply, Error>> + Send
     where
-        C: redis::aio::ConnectionLike + Send,
+        C: redis::aio::ConnectionLike + Send + 'static,
     {
         let command = self.command();
-        async move { Ok(command.query_async(connection).await?) }
+        #[cfg(feature = "cluster")]
+        let route = self.routed_by().map(route);
+        async move {
+            #[cfg(feature = "cluster")]
+            if let Some(route) = route
+                && let Some(cluster) =
+                    (connection as &mut dyn std::any::Any).downcast_mut::<redis::cluster_async::ClusterConnection>()
+            {
+                return Ok(
+                    redis::from_redis_value(cluster.route_command(command, route).await?).map_err(redis::RedisError::from)?
+                );
+            }
+            Ok(command.query_async(connection).await?)
+        }
     }
+}
+
+/// To the primary that has the key. (The library takes the first argument for the key.)
+#[cfg(feature = "cluster")]
+fn route(key: &[u8]) -> redis::cluster_routing::RoutingInfo {
+    use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
+    RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)))
 }
 
 /// `TB.CONSUME`: takes tokens, or says when they can be had.
@@ -85,28 +112,28 @@ impl Consume {
         Self { key: key.into(), limit, tokens: Tokens::ONE, mode: Mode::Exactly }
     }
 
-    /// So many tokens; [`Tokens::ZERO`] asks without taking.
+    /// Asks for so many tokens instead of one; [`Tokens::ZERO`] asks without taking.
     #[must_use]
     pub fn tokens(mut self, tokens: impl Into<Tokens>) -> Self {
         self.tokens = tokens.into();
         self
     }
 
-    /// As many whole tokens as there are, if they are not all there.
+    /// Takes as many whole tokens as there are, if they are not all there.
     #[must_use]
     pub const fn up_to(mut self) -> Self {
         self.mode = Mode::UpTo;
         self
     }
 
-    /// Whatever holds: for a cost that is known only afterwards.
+    /// Takes them whatever holds: for a cost that is known only afterwards.
     #[must_use]
     pub const fn force(mut self) -> Self {
         self.mode = Mode::Force;
         self
     }
 
-    /// Now for later, if they will be there within `wait` (at most 366 days): act
+    /// Takes them now for later, if they will be there within `wait` (at most 366 days): act
     /// after [`Decision::wait`].
     #[must_use]
     pub fn max_wait(mut self, wait: Duration) -> Self {
@@ -146,6 +173,11 @@ impl Request for Consume {
 /// `TB.MCONSUME`: takes tokens from several buckets, from all or from none. For a
 /// vendor with several limits, say per second and per day.
 ///
+/// To a cluster it goes by [`Request::query_async`] or a
+/// [`RateLimiter`](crate::RateLimiter) with the feature `cluster`, and over a blocking
+/// connection by `query_cluster`. In any other way the library takes the number of keys for
+/// the key: the answer is the same, but by way of a node that sends it on with `MOVED`.
+///
 /// ```no_run
 /// use std::time::Duration;
 /// use tokenbucket_client::{Limit, MultiConsume, Request};
@@ -168,7 +200,7 @@ pub struct MultiConsume {
 }
 
 impl MultiConsume {
-    /// Of no bucket yet; the server takes from 1 to 64.
+    /// Asks for no bucket yet; the server takes from 1 to 64.
     pub const fn new() -> Self {
         Self { buckets: Vec::new(), max_wait: None }
     }
@@ -181,12 +213,23 @@ impl MultiConsume {
         self
     }
 
-    /// Now for later, if all will be there within `wait` (at most 366 days): act after
+    /// Takes them now for later, if all will be there within `wait` (at most 366 days): act after
     /// the wait of [`JointDecision::together`].
     #[must_use]
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait.min(MAX_WAIT));
         self
+    }
+
+    /// Asks the node of a cluster that has the buckets, over a blocking connection.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] and [`Error::Redis`].
+    #[cfg(feature = "cluster")]
+    pub fn query_cluster(&self, connection: &mut redis::cluster::ClusterConnection) -> Result<JointDecision, Error> {
+        let Some(key) = self.routed_by() else { return self.query(connection) };
+        let value = connection.route_command(&self.command(), route(key))?;
+        Ok(redis::from_redis_value(value).map_err(redis::RedisError::from)?)
     }
 
     /// What is asked of each bucket.
@@ -200,6 +243,10 @@ impl MultiConsume {
 
 impl Request for MultiConsume {
     type Reply = JointDecision;
+
+    fn routed_by(&self) -> Option<&[u8]> {
+        self.buckets.first().map(|(key, ..)| key.as_slice())
+    }
 
     fn command(&self) -> Cmd {
         let mut command = redis::cmd("TB.MCONSUME");
@@ -252,7 +299,7 @@ impl BlockingConsume {
         Self { key: key.into(), limit, tokens: Tokens::ONE, time_out: None }
     }
 
-    /// So many tokens.
+    /// Waits for so many tokens instead of one.
     #[must_use]
     pub fn tokens(mut self, tokens: impl Into<Tokens>) -> Self {
         self.tokens = tokens.into();
@@ -280,7 +327,9 @@ impl BlockingConsume {
         command
     }
 
-    /// Waits over a blocking connection, also to a cluster or out of a pool.
+    /// Waits over a blocking connection, also to a cluster or out of a pool. A server that
+    /// hangs is noticed by the connection's own time-out for reading alone: if it has one,
+    /// make it longer than [`BlockingConsume::time_out`]; if it has none, this waits for ever.
     ///
     /// # Errors
     /// [`Error::NotLoaded`] and [`Error::Redis`]; `UNBLOCKED` where the server has become
@@ -293,17 +342,84 @@ impl BlockingConsume {
     /// which gives up the place among those who wait, and takes nothing; but for a grant
     /// that is on its way just then, whose tokens are lost.
     ///
-    /// In a cluster `client` is one of the node that has the key.
+    /// A server that does not say within a second of the time-out that it is over is away
+    /// ([`Error::is_redis_away`]). Where there is no time-out, a machine that is gone is noticed
+    /// by TCP within about a minute (`client`'s own settings for that stay as they are); a
+    /// server process that hangs is not.
+    ///
+    /// In a cluster `client` may be one of any node: it is followed once to the node that has
+    /// the key. Each wait holds a connection, so a fleet needs as many as wait at the same
+    /// moment: see the server's `maxclients`.
     ///
     /// # Errors
     /// As [`BlockingConsume::query`].
     #[cfg(feature = "aio")]
     pub async fn query_async(&self, client: &redis::Client) -> Result<Decision, Error> {
+        let info = client.get_connection_info().clone();
+        let answer = async {
+            match self.wait_at(info.clone()).await {
+                Err(Error::Redis(error)) => match moved(&info, &error) {
+                    Some(info) => self.wait_at(info).await,
+                    None => Err(Error::Redis(error)),
+                },
+                answer => answer,
+            }
+        };
+        let Some(time_out) = self.time_out else { return answer.await };
+        match tokio::time::timeout(time_out.saturating_add(SLACK), answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(redis::RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)).into()),
+        }
+    }
+
+    #[cfg(feature = "aio")]
+    async fn wait_at(&self, info: redis::ConnectionInfo) -> Result<Decision, Error> {
+        let client = redis::Client::open(kept_alive(info))?;
         // Its driver ends with the last handle, which is this one.
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(self.command().query_async(&mut connection).await?)
     }
+}
+
+/// What a server may be late in saying that the time is over; and a connection takes a while.
+#[cfg(feature = "aio")]
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Asks after 30 s of silence whether the other machine is still there, and gives up 30 s
+/// later; unless the caller has settings of his own.
+#[cfg(feature = "aio")]
+fn kept_alive(info: redis::ConnectionInfo) -> redis::ConnectionInfo {
+    let settings = info.tcp_settings().clone();
+    if settings.keepalive().is_some() {
+        return info;
+    }
+    let (silence, pause) = (Duration::from_secs(30), Duration::from_secs(10));
+    let keepalive = socket2::TcpKeepalive::new().with_time(silence).with_interval(pause).with_retries(3);
+    info.set_tcp_settings(settings.set_keepalive(keepalive))
+}
+
+/// The node that a cluster says has the key, reached as the one that said so.
+#[cfg(feature = "aio")]
+fn moved(info: &redis::ConnectionInfo, error: &redis::RedisError) -> Option<redis::ConnectionInfo> {
+    use redis::ConnectionAddr::{Tcp, TcpTls};
+    if error.kind() != redis::ErrorKind::Server(redis::ServerErrorKind::Moved) {
+        return None;
+    }
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    let mut addr = info.addr().clone();
+    match &mut addr {
+        Tcp(known, known_port) | TcpTls { host: known, port: known_port, .. } => {
+            // A node that does not know its own name means the one that was asked.
+            if !host.is_empty() && host != "?" {
+                host.clone_into(known);
+            }
+            *known_port = port;
+        }
+        _ => return None,
+    }
+    Some(info.clone().set_addr(addr))
 }
 
 /// A moment, as a caller has it.
@@ -336,12 +452,12 @@ pub struct Penalise {
 }
 
 impl Penalise {
-    /// For so long from now; 0 only empties the bucket.
+    /// Freezes the bucket at `key` for so long from now; 0 only empties it.
     pub fn new(key: impl Into<Vec<u8>>, duration: Duration) -> Self {
         Self { key: key.into(), end: When::In(duration) }
     }
 
-    /// Until a moment, which the server compares with its own clock.
+    /// Freezes the bucket at `key` until a moment, which the server compares with its own clock.
     pub fn until(key: impl Into<Vec<u8>>, end: SystemTime) -> Self {
         Self { key: key.into(), end: When::At(end) }
     }
@@ -369,7 +485,7 @@ pub struct Sync {
 }
 
 impl Sync {
-    /// So many are left.
+    /// Says that so many tokens are left of the bucket at `key`.
     pub fn new(key: impl Into<Vec<u8>>, remaining: impl Into<Tokens>) -> Self {
         Self { key: key.into(), remaining: remaining.into(), limit: None, reset: None, tolerance: Tokens::ZERO }
     }
@@ -433,7 +549,7 @@ pub struct Refund {
 }
 
 impl Refund {
-    /// So many.
+    /// Gives so many tokens back to the bucket at `key`.
     pub fn new(key: impl Into<Vec<u8>>, tokens: impl Into<Tokens>) -> Self {
         Self { key: key.into(), tokens: tokens.into() }
     }
@@ -457,7 +573,7 @@ pub struct Peek {
 }
 
 impl Peek {
-    /// Of the bucket at `key`.
+    /// Reads the bucket at `key`.
     pub fn new(key: impl Into<Vec<u8>>) -> Self {
         Self { key: key.into() }
     }
@@ -487,6 +603,38 @@ mod tests {
             _ => unreachable!(),
         });
         words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[cfg(feature = "aio")]
+    #[test]
+    fn a_wait_asks_whether_the_other_machine_is_there_as_its_caller_wants_it() {
+        use redis::IntoConnectionInfo as _;
+
+        let plain = || "redis://127.0.0.1:7000".into_connection_info().unwrap();
+        let told = |info: &redis::ConnectionInfo| format!("{:?}", info.tcp_settings().keepalive());
+        let kept = told(&kept_alive(plain()));
+        assert!(kept.contains("30s") && kept.contains("10s"), "{kept}");
+        let own = socket2::TcpKeepalive::new().with_time(Duration::from_secs(5));
+        let info = plain().set_tcp_settings(redis::io::tcp::TcpSettings::default().set_keepalive(own));
+        assert_eq!(told(&kept_alive(info.clone())), told(&info));
+    }
+
+    #[cfg(feature = "aio")]
+    #[test]
+    fn a_node_that_is_not_asked_twice_is_not_followed() {
+        use redis::IntoConnectionInfo as _;
+
+        let info = "redis://10.0.0.1:7000".into_connection_info().unwrap();
+        let to = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+            let error = reply.extract_error().unwrap_err();
+            moved(&info, &error).map(|info| info.addr().to_string())
+        };
+        assert_eq!(to("MOVED 3999 10.0.0.2:7001").as_deref(), Some("10.0.0.2:7001"));
+        assert_eq!(to("MOVED 3999 :7001").as_deref(), Some("10.0.0.1:7001"));
+        for other in ["ASK 3999 10.0.0.2:7001", "MOVED 3999 nowhere", "ERR no"] {
+            assert_eq!(to(other), None, "{other}");
+        }
     }
 
     #[test]

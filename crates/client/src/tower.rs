@@ -47,13 +47,25 @@ pub struct RateLimitLayer<B, T> {
 }
 
 impl<B: Buckets, T> RateLimitLayer<B, T> {
-    /// One bucket for each host and port, as the request's URI has them.
+    /// One bucket for each host and port, as the request's URI has them or else its `Host`
+    /// field; the scheme's own port (80, 443) is left out.
     pub fn new(limiter: RateLimiter<B>, limit: Limit) -> Self {
         let host = |request: &Request<T>| {
             let uri = request.uri();
+            let field = || request.headers().get(http::header::HOST)?.to_str().ok()?.parse().ok();
+            let Some(authority) = uri.authority().cloned().or_else(field) else { return String::new() };
             // A user and a password stand before the host: they are no part of a key.
-            let host = uri.host().unwrap_or_default().to_ascii_lowercase();
-            uri.port_u16().map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+            let host = authority.host().to_ascii_lowercase();
+            // Of a request that does not say how it is sent, both are taken for usual.
+            let is_usual = |port| match uri.scheme_str() {
+                Some("http") => port == 80,
+                Some("https") => port == 443,
+                _ => port == 80 || port == 443,
+            };
+            match authority.port_u16().filter(|port| !is_usual(*port)) {
+                Some(port) => format!("{host}:{port}"),
+                None => host,
+            }
         };
         Self { limiter, limit, key: Arc::new(host), max_wait: Duration::ZERO }
     }
@@ -97,7 +109,8 @@ impl<B, T, S> Layer<S> for RateLimitLayer<B, T> {
 /// An HTTP client that keeps to a limit.
 ///
 /// A request without a token is not sent: it fails with
-/// [`Error::RateLimited`](crate::Error::RateLimited) in a box.
+/// [`Error::RateLimited`](crate::Error::RateLimited) in a box. A response has the
+/// [`Origin`](crate::Origin) of the decision that let it through among its extensions.
 #[derive(Debug)]
 pub struct RateLimit<B, T, S> {
     layer: RateLimitLayer<B, T>,
@@ -133,14 +146,13 @@ where
         let RateLimitLayer { limiter, limit, key, max_wait } = self.layer.clone();
         Box::pin(async move {
             let key = key(&request);
-            let call = || client.call(request);
-            let response = if max_wait.is_zero() {
-                limiter.execute(&key, &limit, call).await?
+            let decision = if max_wait.is_zero() {
+                limiter.check_or_refuse(&key, &limit).await?
             } else {
-                limiter.acquire(&key, &limit, Tokens::ONE, max_wait).await?;
-                call().await
+                limiter.acquire(&key, &limit, Tokens::ONE, max_wait).await?
             };
-            let response = response.map_err(Into::into)?;
+            let mut response = client.call(request).await.map_err(Into::into)?;
+            response.extensions_mut().insert(decision.origin);
             let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
             limiter.observe(&key, response.status().as_u16(), headers); // in the background
             Ok(response)
@@ -158,10 +170,16 @@ mod tests {
         for (uri, key) in [
             ("http://api.example.com/a", "api.example.com"),
             ("https://user:secret@API.example.com:8443/a", "api.example.com:8443"),
-            ("http://[::1]:80/", "[::1]:80"),
+            ("http://[::1]:80/", "[::1]"),
+            ("http://api.example.com:443/", "api.example.com:443"),
+            ("https://api.example.com:443/", "api.example.com"),
             ("/a", ""),
         ] {
             assert_eq!((layer.key)(&Request::get(uri).body(()).unwrap()), key, "{uri}");
+        }
+        for (host, key) in [("API.example.com", "api.example.com"), ("a:8443", "a:8443"), ("a:443", "a"), ("a b", "")] {
+            let request = Request::get("/a").header("Host", host).body(()).unwrap();
+            assert_eq!((layer.key)(&request), key, "{host}");
         }
     }
 }

@@ -186,7 +186,16 @@ async fn a_failover() {
     let (first, second) = (Server::start(), Server::start());
     replicate(&second, &first);
     let before = limiters(&first).await;
-    first.ask(&format!("FAILOVER TO 127.0.0.1 {}", second.port));
+    // The pause lasts as long as the other is not in step, and it is not while it is stopped.
+    second.signal("-STOP");
+    first.ask("SET behind x");
+    first.ask(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 60000", second.port));
+    wait_until("the pause", || {
+        let Value::BulkString(info) = first.ask("INFO replication") else { return false };
+        String::from_utf8_lossy(&info).contains("master_failover_state:waiting-for-sync")
+    });
+    assert_no_writes(&before, "paused").await;
+    second.signal("-CONT");
     wait_until("the roles to change", || role(&first) == "slave" && role(&second) == "master");
     assert_no_writes(&before, "k").await;
     // Whoever asks the new primary finds what the old one knew.

@@ -103,3 +103,24 @@ async fn a_server_that_sends_those_who_wait_away_is_away() {
     let error = BlockingConsume::new("k", slow(1)).query_async(&bare.client()).await.unwrap_err();
     assert!(matches!(error, Error::NotLoaded), "{error}");
 }
+
+#[tokio::test]
+async fn a_server_that_hangs_is_away_when_the_time_is_over() {
+    let server = Server::start();
+    Consume::new("k", slow(1)).query(&mut server.connection()).unwrap();
+    let (client, start) = (server.client(), Instant::now());
+    let waiter = tokio::spawn(async move {
+        BlockingConsume::new("k", slow(1)).time_out(Duration::from_millis(500)).query_async(&client).await
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while waiting(&server) == 0 && !waiter.is_finished() {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.signal("-STOP");
+    let told = tokio::time::timeout(Duration::from_secs(20), waiter).await;
+    server.signal("-CONT");
+    let error = told.expect("its end").unwrap().unwrap_err();
+    assert!(error.is_redis_away(), "{error}");
+    assert!(start.elapsed() >= Duration::from_millis(500), "{:?}", start.elapsed());
+}

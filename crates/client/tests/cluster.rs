@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use tokenbucket_client::{Limit, MultiConsume, Peek, Penalise, RateLimiter, Redis, Request as _, WhenAway};
+use tokenbucket_client::{BlockingConsume, Limit, MultiConsume, Peek, Penalise, RateLimiter, Redis, Request as _, WhenAway};
 
 use crate::server::{Server, wait_until};
 
@@ -226,8 +226,27 @@ async fn a_client_goes_on_while_slots_move_replicas_take_over_and_a_primary_is_k
 async fn buckets_of_one_call_share_a_hash_tag() {
     let cluster = Cluster::start();
     let mut connection = cluster.client().get_async_connection().await.unwrap();
+    // Whichever node has them: none has to send it on.
+    let mut blocking = cluster.client().get_connection().unwrap();
+    let limiter = limiter(connection.clone());
+    for key in 0..KEYS {
+        let keys = || MultiConsume::new().and(format!("{{k{key}}}a"), limit(), 1).and(format!("{{k{key}}}b"), limit(), 1);
+        assert_eq!(keys().query_async(&mut connection).await.unwrap().each[0].remaining, u64::from(CAPACITY) - 1);
+        assert_eq!(keys().query_cluster(&mut blocking).unwrap().each[1].remaining, u64::from(CAPACITY) - 2);
+        assert_eq!(limiter.check_all(&keys()).await.unwrap().each[1].remaining, u64::from(CAPACITY) - 3);
+    }
+    for node in &cluster.primaries {
+        let errors = text(node.ask("INFO errorstats"));
+        assert!(!errors.contains("errorstat_MOVED"), "{errors}");
+        assert!(node.calls("tb.mconsume") > 0);
+    }
     let together = MultiConsume::new().and("{acme}:second", limit(), 1).and("{acme}:day", limit(), 2);
     assert_eq!(together.query_async(&mut connection).await.unwrap().together.allowed, 1);
+    // And who waits may ask any node.
+    for node in &cluster.primaries {
+        let wait = BlockingConsume::new("waits", limit()).time_out(Duration::from_secs(5));
+        assert!(wait.query_async(&node.client()).await.unwrap().is_allowed());
+    }
     let apart = MultiConsume::new().and("k0", limit(), 1).and("k1", limit(), 1);
     let error = apart.query_async(&mut connection).await.unwrap_err();
     assert!(error.to_string().to_lowercase().contains("slot"), "{error}");

@@ -463,6 +463,49 @@ fn the_ietf_fields_are_read_in_every_draft() {
 }
 
 #[test]
+fn what_comes_twice_is_read_by_one_rule() {
+    let once = "sync - left 5 of 10 reset 60 window";
+    all(
+        None,
+        &[
+            (
+                "HTTP/1.1 200|X-RateLimit-Limit: 10, 10|X-RateLimit-Remaining: 5, 5|X-RateLimit-Reset: 1764508307, 1764508307",
+                once,
+            ),
+            (
+                "HTTP/1.1 200|X-RateLimit-Limit: 10|X-RateLimit-Limit: 10|X-RateLimit-Remaining: 5|X-RateLimit-Remaining: 5|X-RateLimit-Reset: 1764508307",
+                once,
+            ),
+            // Equal in one field, and policies by the others.
+            (
+                "HTTP/1.1 200|X-RateLimit-Limit: 10, 100|X-RateLimit-Remaining: 5, 5|X-RateLimit-Reset: 1, 60",
+                "sync - left 5 of 100 reset 60",
+            ),
+        ],
+    );
+    all(
+        Some("github"),
+        &[
+            (
+                "HTTP/2 200|x-ratelimit-remaining: 5, 4|x-ratelimit-limit: 10|x-ratelimit-reset: 1764508300|x-ratelimit-reset: 1764508307",
+                "sync - left 4 of 10 reset 60 window",
+            ),
+            ("HTTP/2 200|x-ratelimit-remaining: 5,000|x-ratelimit-limit: 10", "none - left - of 10 reset -"),
+        ],
+    );
+    all(
+        Some("shopify"),
+        &[
+            (
+                "HTTP/1.1 200|X-Shopify-Shop-Api-Call-Limit: 32/40|X-Shopify-Shop-Api-Call-Limit: 32/40",
+                "sync - left 8 of 40 reset -",
+            ),
+            ("HTTP/1.1 200|X-Shopify-Shop-Api-Call-Limit: 32/40, 35/40", "sync - left 5 of 40 reset -"),
+        ],
+    );
+}
+
+#[test]
 fn lists_of_several_policies_are_kept_apart() {
     all(
         None,

@@ -367,6 +367,22 @@ async fn each_policy_goes_to_its_own_bucket_and_the_tightest_to_the_key() {
 }
 
 #[tokio::test]
+async fn a_limit_in_another_unit_is_none_of_the_bucket_of_requests() {
+    let server = Server::start();
+    let limiter = in_redis(&server).await.with_preset(Preset::OpenAi);
+    let fields = [
+        ("x-ratelimit-remaining-requests", b"50".as_slice()),
+        ("x-ratelimit-limit-requests", b"60"),
+        ("x-ratelimit-remaining-tokens", b"0"),
+        ("x-ratelimit-limit-tokens", b"150000"),
+    ];
+    limiter.observe("ai", 200, fields).await;
+    let limit = |key: &str| Peek::new(key).query(&mut server.connection()).unwrap().unwrap().vendor_limit;
+    assert_eq!([limit("ai"), limit("{ai}:requests"), limit("{ai}:tokens")], [None, Some(60), Some(150_000)]);
+    assert_eq!(limiter.check("ai", &slow(60), 0).await.unwrap().remaining, 0);
+}
+
+#[tokio::test]
 async fn a_preset_says_what_its_vendor_means() {
     let limiter = RateLimiter::in_process().with_preset(Preset::GitHub);
     limiter.observe("k", 403, [("retry-after", b"30".as_slice())]).await;

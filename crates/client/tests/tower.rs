@@ -12,7 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokenbucket_client::headers::Preset;
 use tokenbucket_client::tower::RateLimitLayer;
-use tokenbucket_client::{Error, Limit, RateLimiter, Redis, WhenAway};
+use tokenbucket_client::{Error, Limit, Origin, RateLimiter, Redis, WhenAway};
 use tower::{Service, ServiceBuilder, ServiceExt as _};
 
 use crate::server::Server;
@@ -129,6 +129,21 @@ async fn it_waits_for_a_slot_where_it_is_told_to() {
     }
     assert!(refused >= 1);
     assert_eq!(vendor.requests() + refused, 5);
+}
+
+#[tokio::test]
+async fn a_response_says_who_let_its_request_through() {
+    let (mut server, vendor) = (Server::start(), Vendor::start().await);
+    for most in [Duration::ZERO, Duration::from_secs(1)] {
+        let limiter = RateLimiter::new(Redis(server.multiplexed().await), WhenAway::FailOpen, Duration::from_secs(5));
+        let client = ServiceBuilder::new().layer(RateLimitLayer::new(limiter, slow(9)).wait_up_to(most)).service(http_client());
+        let response = client.clone().oneshot(vendor.request("/")).await.unwrap();
+        assert_eq!(response.extensions().get(), Some(&Origin::Redis));
+        server.kill();
+        let response = client.oneshot(vendor.request("/")).await.unwrap();
+        assert_eq!(response.extensions().get(), Some(&Origin::FailOpen));
+        server = Server::start();
+    }
 }
 
 #[tokio::test]
