@@ -23,6 +23,7 @@
 //! - [`headers`] (feature `headers`): what a vendor's response says about its limits.
 //! - [`Local`]: the same buckets in this process, without a server.
 //! - [`Lease`] (feature `limiter`): for a key hotter than one server should carry.
+//! - The feature `cluster`: requests about several buckets go to the node that has them.
 //! - `tower` (feature `tower`): a layer around any HTTP client.
 //!
 //! Without default features there is nothing but requests, replies and [`Local`].

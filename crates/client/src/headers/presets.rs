@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Counted, DEFAULT};
+use super::Counted;
 
 /// A vendor whose response headers are known.
 ///
@@ -97,7 +97,7 @@ impl Vendor {
     #[cfg(feature = "limiter")]
     pub(super) fn policies(&self) -> impl Iterator<Item = &'static str> {
         let named = self.quotas.iter().any(|quota| quota.policy.is_some());
-        self.quotas.iter().filter(move |_| named).map(|quota| quota.policy.unwrap_or(DEFAULT))
+        self.quotas.iter().filter(move |_| named).map(|quota| quota.policy.unwrap_or(super::DEFAULT))
     }
 }
 
