@@ -476,6 +476,7 @@ fn what_comes_twice_is_read_by_one_rule() {
                 "HTTP/1.1 200|X-RateLimit-Limit: 10|X-RateLimit-Limit: 10|X-RateLimit-Remaining: 5|X-RateLimit-Remaining: 5|X-RateLimit-Reset: 1764508307",
                 once,
             ),
+            ("HTTP/1.1 200|X-RateLimit-Limit: 10|X-RateLimit-Remaining: 5, 5|X-RateLimit-Reset: 1764508307", once),
             // Equal in one field, and policies by the others.
             (
                 "HTTP/1.1 200|X-RateLimit-Limit: 10, 100|X-RateLimit-Remaining: 5, 5|X-RateLimit-Reset: 1, 60",
