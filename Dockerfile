@@ -19,7 +19,10 @@ RUN apt-get update \
 
 WORKDIR /src
 COPY . .
-RUN cargo build --release --locked --lib
+# The places of the sources are in what is built; by these names it is what ./dev build makes
+# with the same compiler and libclang.
+RUN RUSTFLAGS='--remap-path-prefix=/src=/redis-tokenbucket --remap-path-prefix=/root/.cargo=/crates' \
+    cargo build --release --locked --lib
 
 # redis.conf as it is, but for the module's place and for `bind`: inside a
 # container the loopback interface is nobody else's, so the server has to listen
