@@ -71,8 +71,8 @@ pub(crate) enum Kept {
     All,
     /// All that it had answered before this; the rest of it is the tail.
     Before(Option<Instant>),
-    /// All that a replica had confirmed.
-    Confirmed,
+    /// All that a replica had confirmed, and all that had been answered before this.
+    Confirmed(Option<Instant>),
 }
 
 /// A round, when all is spent.
@@ -80,6 +80,29 @@ pub(crate) struct Ledger {
     pub(crate) spent: Vec<Spent>,
     pub(crate) freezes: Vec<Freeze>,
     pub(crate) killed: Instant,
+    /// What the server was seen to be at when it was killed.
+    pub(crate) busy: Busy,
+}
+
+/// What a server is at beside its clients.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Busy {
+    /// It writes its AOF anew, or a snapshot.
+    pub(crate) writing: bool,
+    /// It sends a replica all it has.
+    pub(crate) sending: bool,
+}
+
+impl Busy {
+    pub(crate) fn of(c: &mut Connection) -> Self {
+        let files = c.info_fields("persistence");
+        let is = |name: &str| files.get(name).is_some_and(|value| value == "1");
+        let sends = |value: &String| value.contains("state=wait_bgsave") || value.contains("state=send_bulk");
+        Self {
+            writing: is("aof_rewrite_in_progress") || is("rdb_bgsave_in_progress"),
+            sending: c.info_fields("replication").values().any(sends),
+        }
+    }
 }
 
 /// Sums over the rounds, for the report.
@@ -89,15 +112,22 @@ pub(crate) struct Sums {
     unanswered: u64,
     tail: u64,
     twice: u64,
-    freezes: u64,
+    /// Freezes, those of them that were known to be kept, and those that stood.
+    freezes: [u64; 3],
+    writing: u64,
+    sending: u64,
+    /// Rounds in which all that was answered before the kill could be lost.
+    open: u64,
 }
 
 impl Sums {
     pub(crate) fn report(&self, what: &str, rounds: usize) {
-        let Self { granted, unanswered, tail, twice, freezes } = self;
+        let Self { granted, unanswered, tail, twice, freezes: [freezes, known, stood], writing, sending, open } = self;
         println!(
-            "{what}: {rounds} kills, {granted} tokens granted, {unanswered} asked for without an answer, \
-             {tail} in the tail that could be lost, {twice} granted twice, {freezes} freezes kept"
+            "{what}: {rounds} kills ({writing} while it wrote a file, {sending} while it sent a replica all), \
+             {granted} tokens granted, {unanswered} asked for without an answer, \
+             {tail} in the tail that could be lost ({open} rounds in which that was all), {twice} granted twice, \
+             {freezes} freezes, {known} known to be kept, {stood} stood"
         );
     }
 }
@@ -121,6 +151,10 @@ impl Ledger {
     #[track_caller]
     pub(crate) fn assert_kept(mut self, kept: Kept, round: &str, sums: &mut Sums) {
         self.spent.sort_by_key(|spent| spent.answered);
+        sums.writing += u64::from(self.busy.writing);
+        sums.sending += u64::from(self.busy.sending);
+        let mut before = self.spent.iter().filter(|spent| spent.answered.is_some() && spent.sent <= self.killed);
+        sums.open += u64::from(before.all(|spent| self.may_be_lost(spent, kept)));
         for budget in 0..BUDGETS.len() {
             self.assert_budget(budget, kept, round, sums);
         }
@@ -171,10 +205,18 @@ impl Ledger {
     }
 
     fn assert_freeze(&self, freeze: &Freeze, kept: Kept, round: &str, sums: &mut Sums) {
-        if !kept.covers(freeze.answered, freeze.confirmed) {
-            return;
+        let known = kept.covers(freeze.answered, freeze.confirmed);
+        let broken = self.broken(freeze, kept);
+        if known && let Some(broken) = &broken {
+            panic!("{round}: {broken}");
         }
-        sums.freezes += 1;
+        for (sum, more) in sums.freezes.iter_mut().zip([true, known, broken.is_none()]) {
+            *sum += u64::from(more);
+        }
+    }
+
+    /// What was granted in spite of a freeze.
+    fn broken(&self, freeze: &Freeze, kept: Kept) -> Option<String> {
         let Budget { name, rate, .. } = BUDGETS[freeze.budget];
         let after = self.spent.iter().filter(|spent| spent.budget == freeze.budget && spent.sent > freeze.answered);
         let mut tokens = 0.0;
@@ -183,15 +225,19 @@ impl Ledger {
             if !self.may_be_lost(spent, kept) {
                 tokens += f64::from(spent.tokens);
             }
-            assert!(freeze.budget != FROZEN, "{round}: {name} was granted {passed:?} after it was penalised");
+            if freeze.budget == FROZEN {
+                return Some(format!("{name} was granted {passed:?} after it was penalised"));
+            }
             // What refilled since the thaw, and no burst.
             let most = rate * passed.saturating_sub(FREEZE).as_secs_f64();
             let killed = self.killed.saturating_duration_since(freeze.sent);
-            assert!(
-                tokens <= most,
-                "{round}: {tokens} tokens of {name} {passed:?} after it was frozen for {FREEZE:?}, killed after {killed:?}"
-            );
+            if tokens > most {
+                return Some(format!(
+                    "{tokens} tokens of {name} {passed:?} after it was frozen for {FREEZE:?}, killed after {killed:?}"
+                ));
+            }
         }
+        None
     }
 }
 
@@ -200,7 +246,7 @@ impl Kept {
         match self {
             Self::All => true,
             Self::Before(moment) => moment.is_some_and(|moment| answered < moment),
-            Self::Confirmed => confirmed,
+            Self::Confirmed(moment) => confirmed || Self::Before(moment).covers(answered, false),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use crate::connection::{Connection, error_text};
-use crate::ledger::{Kept, Ledger, Sums};
+use crate::ledger::{Busy, Kept, Ledger, Sums};
 use crate::load::{Confirmation, Place, ballast, freeze, spending};
 use crate::random::Random;
 use crate::server::{Server, wait_until};
@@ -75,7 +75,6 @@ fn begin_something(random: &mut Random, files: Files, c: &mut Connection, server
         c.config_set("repl-diskless-sync", if random.one_in(2) { "yes" } else { "no" });
         replica.connect().ok(&format!("REPLICAOF 127.0.0.1 {}", server.port()));
     }
-    thread::sleep(between(random, 0, 60));
 }
 
 fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
@@ -90,20 +89,25 @@ fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
         }
         let place = Place::of(&server);
         let mut watch = Watch { files, saving: None, kept: None };
-        let (mut freezes, mut killed) = (Vec::new(), Instant::now());
+        let (mut freezes, mut killed, mut busy) = (Vec::new(), Instant::now(), Busy::default());
         let spent = spending(&place, &round, &CLIENTS, random.next(), || {
             let mut c = server.connect();
-            let mut frozen_from = Some(Instant::now() + between(&mut random, 20, 400));
-            let end = Instant::now() + between(&mut random, 100, 900);
-            while Instant::now() < end {
-                watch.look(&mut c);
-                if frozen_from.is_some_and(|from| from <= Instant::now()) {
-                    freezes = freeze(&mut c, &round);
-                    frozen_from = None;
+            let mut watch_for = |c: &mut Connection, time: Duration| {
+                let end = Instant::now() + time;
+                while Instant::now() < end {
+                    watch.look(c);
+                    thread::sleep(Duration::from_millis(1));
                 }
-                thread::sleep(Duration::from_millis(1));
-            }
+            };
+            let whole_ms = 100 + random.below(800);
+            let frozen_after = between(&mut random, 20, whole_ms);
+            watch_for(&mut c, frozen_after);
+            freezes = freeze(&mut c, &round);
+            watch_for(&mut c, Duration::from_millis(u64::try_from(whole_ms).unwrap()) - frozen_after);
             begin_something(&mut random, files, &mut c, &server, &replica);
+            let begun_before = between(&mut random, 0, 30);
+            watch_for(&mut c, begun_before);
+            busy = Busy::of(&mut c);
             server.kill();
             killed = Instant::now();
             // Now and then for so long that what refills is full.
@@ -116,7 +120,7 @@ fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
         for command in ["REPLICAOF NO ONE", "FLUSHALL ASYNC"] {
             wait_until("the replica to obey", || replica.connect().ask(command) == Value::Okay);
         }
-        let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed };
+        let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed, busy };
         ledger.drain(&mut server.connect(), &round);
         ledger.assert_kept(watch.kept(), &round, &mut sums);
     }
