@@ -38,12 +38,22 @@ mod sync;
 mod versions;
 mod wiring;
 
+use std::time::{Duration, Instant};
+
 /// How much less of a duration may be left than it began with: the time a test
 /// takes from one command to the next on a machine that is busy.
 const LAG_MS: i64 = 5_000;
 
 /// What a token takes at the rate most tests use, `1e-8`.
 const TOKEN_MS: i64 = 100_000_000_000;
+
+/// What is left of `whole_ms` that began at the latest so long before `since`.
+#[track_caller]
+fn assert_left_since(since: Instant, before: Duration, whole_ms: i64, left_ms: i64) {
+    let passed_ms = i64::try_from((since.elapsed() + before).as_millis()).unwrap();
+    let left = whole_ms - passed_ms - 1..=whole_ms;
+    assert!(left.contains(&left_ms), "expected {whole_ms} ms less some of {passed_ms}, found {left_ms} ms");
+}
 
 /// What is left of `whole_ms` that began moments ago.
 #[track_caller]

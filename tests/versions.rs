@@ -7,16 +7,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use crate::assert_left_since;
 use crate::connection::{Connection, Peeked, error_text};
 use crate::server::{Server, wait_until};
 use crate::wallclock::WallClock;
-use crate::{LAG_MS, assert_left_of};
 
 /// When the fixtures were written, by the clock of their server: Unix time in seconds.
 const WRITTEN: i64 = 1_800_000_000;
 /// How long ago that is when they are loaded, in seconds: they were begun in that second.
 const AGO: i64 = 100;
+/// How much longer ago it may be: that second, one that clocks are cut to, and the writing.
+const CUT: Duration = Duration::from_secs(4);
 
 struct Bucket {
     setup: &'static [&'static str],
@@ -123,9 +126,9 @@ fn whoever_is_told_to_writes_the_fixtures() {
     fs::copy(server.dir().join("appendonlydir/appendonly.aof.2.base.aof"), fixture("version-1.aof")).unwrap();
 }
 
-/// Each bucket is what it was, and time has gone on.
+/// Each bucket is what it was, and time has gone on since the clock was set.
 #[track_caller]
-fn assert_read(c: &mut Connection) {
+fn assert_read(c: &mut Connection, set: Instant) {
     for (number, bucket) in BUCKETS.iter().enumerate() {
         let key = format!("bucket:{number}");
         let Peeked { capacity, rate, per, tokens, frozen_ms, vendor_limit, vendor_remaining, vendor_reset_ms, .. } = c.peek(&key);
@@ -136,20 +139,20 @@ fn assert_read(c: &mut Connection) {
         assert_eq!(tokens.is_some(), bucket.tokens.is_some(), "{key}");
         if let Some((tokens, expected)) = tokens.zip(bucket.tokens) {
             let rate: f64 = rate.unwrap().parse::<f64>().unwrap() / per.unwrap().parse::<f64>().unwrap();
-            #[allow(clippy::cast_precision_loss)] // some thousands
-            let since = rate * (AGO * 1_000 + LAG_MS) as f64 / 1_000.0;
+            #[allow(clippy::cast_precision_loss)] // a hundred
+            let since = rate * (AGO as f64 + (CUT + set.elapsed()).as_secs_f64());
             let least = if bucket.frozen_ms > 0 { expected - since * 20.0 } else { expected };
             assert!((least - 1e-6..=expected + since).contains(&tokens), "{key}: {tokens} tokens, written with {expected}");
         }
         let left = |ms: i64| ms - AGO * 1_000;
         match bucket.frozen_ms {
             0 => assert_eq!(frozen_ms, 0, "{key}"),
-            written => assert_left_of(left(written), frozen_ms),
+            written => assert_left_since(set, CUT, left(written), frozen_ms),
         }
         assert_eq!(vendor_limit, bucket.vendor_limit, "{key}");
         assert_eq!(vendor_remaining, bucket.window.map(|(remaining, _)| remaining), "{key}");
         if let Some((_, written)) = bucket.window {
-            assert_left_of(left(written), vendor_reset_ms.unwrap());
+            assert_left_since(set, CUT, left(written), vendor_reset_ms.unwrap());
         }
         assert!(c.int(&format!("PTTL {key}")) > 0, "{key}");
     }
@@ -161,22 +164,22 @@ fn assert_read(c: &mut Connection) {
 
 #[test]
 fn an_rdb_of_version_1_is_read() {
-    let clock = clock(AGO + 2);
+    let (set, clock) = (Instant::now(), clock(AGO + 2));
     let mut server = Server::builder().wall_clock(&clock).start();
     server.kill();
     fs::copy(fixture("version-1.rdb"), server.dir().join("dump.rdb")).unwrap();
     server.start_again();
-    assert_read(&mut server.connect());
+    assert_read(&mut server.connect(), set);
 }
 
 #[test]
 fn an_append_only_file_of_version_1_is_read() {
-    let clock = clock(AGO + 2);
+    let (set, clock) = (Instant::now(), clock(AGO + 2));
     let mut server = Server::builder().append_only().wall_clock(&clock).start();
     server.kill();
     let folder = server.dir().join("appendonlydir");
     fs::copy(fixture("version-1.aof"), folder.join("appendonly.aof.1.base.aof")).unwrap();
     fs::write(folder.join("appendonly.aof.manifest"), "file appendonly.aof.1.base.aof seq 1 type b\n").unwrap();
     server.start_again();
-    assert_read(&mut server.connect());
+    assert_read(&mut server.connect(), set);
 }
