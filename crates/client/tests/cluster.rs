@@ -28,7 +28,7 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Self {
-        let node = |_| Server::with(&["cluster-enabled yes", "cluster-node-timeout 1000", "cluster-replica-validity-factor 0"]);
+        let node = |_| Server::with(&["cluster-enabled yes", "cluster-node-timeout 5000", "cluster-replica-validity-factor 0"]);
         let cluster = Self { primaries: (0..3).map(node).collect(), replicas: (0..3).map(node).collect() };
         for (primary, (first, last)) in cluster.primaries.iter().zip(SLOTS) {
             primary.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
@@ -123,6 +123,7 @@ fn limiter(connection: ClusterConnection) -> RateLimiter<Redis<ClusterConnection
 /// A token that was granted.
 struct Granted {
     key: usize,
+    sent: Instant,
     answered: Instant,
 }
 
@@ -133,11 +134,11 @@ async fn spend(connection: ClusterConnection, task: usize, stop: Arc<AtomicBool>
         if stop.load(Relaxed) {
             break;
         }
-        let key = call % KEYS;
+        let (key, sent) = (call % KEYS, Instant::now());
         if let Ok(decision) = limiter.check(format!("k{key}"), &limit, 1).await
             && decision.is_allowed()
         {
-            granted.push(Granted { key, answered: Instant::now() });
+            granted.push(Granted { key, sent, answered: Instant::now() });
         }
         // So slow that no bucket is empty before the end.
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -148,7 +149,7 @@ async fn spend(connection: ClusterConnection, task: usize, stop: Arc<AtomicBool>
 /// Every key is answered again.
 async fn assert_served(connection: &ClusterConnection) {
     let (limiter, limit) = (limiter(connection.clone()), limit());
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     for key in 0..KEYS {
         while let Err(error) = limiter.check(format!("k{key}"), &limit, 0).await {
             // A slot that has just moved may be sent on so often that the library gives up.
@@ -193,8 +194,8 @@ async fn a_client_goes_on_while_slots_move_replicas_take_over_and_a_primary_is_k
     pause().await;
 
     // The third is killed, and the cluster finds out by itself.
-    let killed = Instant::now();
     cluster.primaries[2].kill();
+    let killed = Instant::now();
     tokio::task::block_in_place(|| {
         wait_until("its replica to take over", || text(cluster.replicas[2].ask("INFO replication")).contains("role:master"));
     });
@@ -211,7 +212,9 @@ async fn a_client_goes_on_while_slots_move_replicas_take_over_and_a_primary_is_k
         let tokens = granted.iter().filter(|granted| granted.key == key);
         let reading = Peek::new(format!("k{key}")).query_async(&mut connection.clone()).await.unwrap().unwrap();
         let left = reading.tokens.unwrap();
-        let tail = tokens.clone().filter(|granted| home == 2 && granted.answered > killed - TAIL && granted.answered < killed);
+        // An answer may lie there for a while before the client gets to read it.
+        let may_be_lost = |granted: &&Granted| home == 2 && granted.answered > killed - TAIL && granted.sent <= killed;
+        let tail = tokens.clone().filter(may_be_lost);
         let (tokens, tail) = (u32::try_from(tokens.count()).unwrap(), u32::try_from(tail.count()).unwrap());
         assert!(tokens > 20, "k{key} was granted {tokens} times");
         let spent = f64::from(CAPACITY) - left;

@@ -17,7 +17,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnecti
 use tempfile::TempDir;
 use tokenbucket_client::{Buckets, RateLimiter, Redis, WhenAway};
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Long enough for a loaded machine, short enough to wait for.
 pub(crate) const TIME_OUT: Duration = Duration::from_millis(600);
