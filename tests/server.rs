@@ -241,6 +241,7 @@ impl Server {
 
     pub(crate) fn try_start_again(&mut self) -> Result<(), String> {
         assert!(self.process.is_none(), "the server runs already");
+        let first_start = self.port.is_none();
         for attempt in 1.. {
             if self.tcp && self.port.is_none() {
                 self.port = Some(free_port());
@@ -248,7 +249,7 @@ impl Server {
             match self.spawn() {
                 Ok(()) => break,
                 // Another took the port since; it was only just chosen.
-                Err(log) if log.contains("Address already in use") && attempt < 5 => {
+                Err(log) if first_start && log.contains("Address already in use") && attempt < 5 => {
                     self.port = None;
                     fs::remove_file(self.dir.path().join("redis.log")).unwrap();
                 }
