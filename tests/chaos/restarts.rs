@@ -99,7 +99,9 @@ fn kill_and_start_again(what: &str, files: Files, lines: &[&str]) {
                     thread::sleep(Duration::from_millis(1));
                 }
             };
-            let whole_ms = 100 + random.below(800);
+            // So long that a snapshot is finished, more often than not.
+            let least_ms = if files == Files::Snapshots { 600 } else { 100 };
+            let whole_ms = least_ms + random.below(800);
             let frozen_after = between(&mut random, 20, whole_ms);
             watch_for(&mut c, frozen_after);
             freezes = freeze(&mut c, &round);
