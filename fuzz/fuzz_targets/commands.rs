@@ -60,6 +60,8 @@ struct World {
     out_of_memory: bool,
     reply: Vec<Part>,
     effects: Vec<[Text; 3]>,
+    /// The states that have gone out since the databases were empty.
+    states: Vec<Text>,
     arguments: Vec<Text>,
     digest: Text,
 }
@@ -364,6 +366,11 @@ enum Word<'input> {
     Key(u8),
     Known(u8),
     Number(u16),
+    /// One of the states that went out, but for a bit where that is in it.
+    State {
+        number: u8,
+        flipped: Option<u16>,
+    },
     Bytes(&'input [u8]),
 }
 
@@ -401,6 +408,14 @@ fn text(word: &Word<'_>) -> Text {
         Word::Key(number) => format!("k{}", number % 5).into_bytes(),
         Word::Known(number) => KNOWN[usize::from(*number) % KNOWN.len()].as_bytes().to_vec(),
         Word::Number(number) => number.to_string().into_bytes(),
+        Word::State { number, flipped } => {
+            let states = world(|world| world.states.clone());
+            let mut state = states.get(usize::from(*number) % states.len().max(1)).cloned().unwrap_or_default();
+            if let Some(byte) = flipped.and_then(|bit| state.get_mut(usize::from(bit / 8))) {
+                *byte ^= 1 << (flipped.unwrap_or_default() % 8);
+            }
+            state
+        }
         Word::Bytes(bytes) => bytes.to_vec(),
     }
 }
@@ -428,6 +443,7 @@ fuzz_target!(|calls: Vec<Call<'_>>| {
         if effects.is_empty() {
             assert_eq!(before, after, "{words:?} changed something and said nothing");
         }
+        world(|world| world.states.extend(effects.iter().map(|[_, _, state]| state.clone())));
         for effect in effects {
             let reply = run(1, &effect);
             assert!(!matches!(reply.as_slice(), [Part::Error(_)]), "{words:?}: the replica refused {effect:?}: {reply:?}");
@@ -436,4 +452,5 @@ fuzz_target!(|calls: Vec<Call<'_>>| {
         assert_eq!(after, contents(1), "{words:?}: the replica has something else");
     }
     empty();
+    world(|world| world.states.clear());
 });
