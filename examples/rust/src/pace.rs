@@ -14,6 +14,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::queue::TIME_OUT;
 
+/// A slot is taken no later than so long after its moment.
+const LATE: Duration = Duration::from_millis(50);
+
 /// The answer to a worker that wants to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -41,8 +44,8 @@ pub struct Budget {
     connection: ConnectionManager,
     limiter: RateLimiter<Redis<ConnectionManager>>,
     burst: u32,
-    /// The rate follows what the vendor announces. It travels with every call, so all
-    /// of the fleet goes by it as soon as one worker has heard of it.
+    /// The rate follows what the vendor announces. Each process learns it from the answers
+    /// to its own calls; until then its calls carry, and set, the old one.
     limit: Mutex<Limit>,
 }
 
@@ -87,7 +90,12 @@ impl Pace for Budget {
             if wait.is_zero() {
                 return Ok(Turn::Now);
             }
+            let moment = Instant::now() + wait;
             sleep(wait).await;
+            // All that a machine lets wake up late would call at once: those ask again.
+            if moment.elapsed() > LATE {
+                continue;
+            }
             // Reading is enough, and costs the server nothing.
             let reading = Peek::new(&*self.key).query_async(&mut connection).await?;
             if reading.is_none_or(|reading| reading.frozen.is_zero()) {
@@ -109,8 +117,13 @@ impl Pace for Budget {
     }
 }
 
-/// What this vendor's documentation says of the field: calls a second.
+/// What this vendor's documentation says of the field: calls a second, unless the reset
+/// is a Unix time. Then it is the calls of a window, which `observe` deals with.
 pub fn announced_rate(response: &Response) -> Option<u32> {
-    let rate = response.headers().get("x-ratelimit-limit")?.to_str().ok()?.parse().ok()?;
+    let number = |name| response.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
+    if number("x-ratelimit-reset").is_some_and(|reset| reset > 1_000_000_000) {
+        return None;
+    }
+    let rate = number("x-ratelimit-limit")?.try_into().ok()?;
     (rate > 0).then_some(rate)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fleet::pace::{Budget, Pace as _, Turn};
 use fleet::queue::{Job, MOST_FAILURES, Queue, RECLAIM_AFTER};
 use fleet::worker::{HOLD, Worker};
-use mock_vendor::limiter::Settings;
+use mock_vendor::limiter::{Settings, Window};
 use mock_vendor::{Behaviour, Vendor};
 use private_redis::Server;
 use redis::AsyncCommands as _;
@@ -27,10 +27,14 @@ type Process = (oneshot::Sender<()>, JoinHandle<anyhow::Result<()>>);
 
 impl Site {
     async fn open() -> Self {
+        Self::with(None, 0.0).await
+    }
+
+    async fn with(window: Option<Window>, others: f64) -> Self {
         let vendor = Vendor::new(Behaviour {
-            settings: Settings { rate: 500, burst: 100, window: None },
+            settings: Settings { rate: 500, burst: 100, window },
             surprises: Vec::new(),
-            others: 0.0,
+            others,
             latency: (Duration::from_millis(1), Duration::from_millis(2)),
             dates: false,
             seed: 1,
@@ -100,6 +104,22 @@ async fn jobs_are_done_once_through_a_freeze_that_counts_as_no_failure() {
     assert!((1..=4).contains(&account.refused), "{} calls refused; only those in flight may be", account.refused);
     assert_eq!(site.peek("rate").await, "500", "what the vendor announced, where 400 was configured");
     assert_eq!(queue.fill().await.unwrap().dead, 0);
+    end(process).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vendor_with_a_window_is_neither_outrun_nor_left_idle() {
+    let site = Site::with(Some(Window { limit: 200, length: Duration::from_secs(2) }), 0.0).await;
+    let queue = site.queue("test").await;
+    let process = site.start("a").await;
+    let begun = Instant::now();
+    queue.enqueue(&jobs("send", 500)).await.unwrap();
+    wait_until(&queue, "all jobs", fleet::queue::Fill::is_over).await;
+    let account = site.vendor.account();
+    assert_eq!((account.accepted, account.accepted_twice), (500, 0));
+    assert!(account.refused <= 12, "{} calls refused: more than those in flight at two windows' ends", account.refused);
+    assert!(begun.elapsed() < Duration::from_secs(12), "three windows took {:?}", begun.elapsed());
+    assert_eq!(site.peek("rate").await, "400", "200 calls in a window are no 200 a second");
     end(process).await;
 }
 

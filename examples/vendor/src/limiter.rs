@@ -135,11 +135,13 @@ impl Limiter {
         self.level = self.level.min(u128::from(settings.burst) * CALL);
     }
 
-    /// Calls that could be made now.
+    /// What goes with [`Self::reset`]: calls left in the window where there is one, else
+    /// in the bucket.
     pub fn remaining(&self) -> u32 {
-        let bucket = u32::try_from(self.level / CALL).unwrap_or(u32::MAX);
-        let window = self.settings.window.map_or(u32::MAX, |window| window.limit.saturating_sub(self.window_used));
-        bucket.min(window)
+        match self.settings.window {
+            Some(window) => window.limit.saturating_sub(self.window_used),
+            None => u32::try_from(self.level / CALL).unwrap_or(u32::MAX),
+        }
     }
 
     /// Until the bucket is full, or until the window's end where there is one.
@@ -239,6 +241,14 @@ mod tests {
         assert_eq!(limiter.call(ms(400)), Verdict::Refused { wait: ms(600), frozen: false });
         assert_eq!((limiter.remaining(), limiter.reset()), (0, ms(600)));
         assert_eq!(accepted(&mut limiter, ms(1_000), 9), 5);
+    }
+
+    #[test]
+    fn what_is_left_of_a_window_says_nothing_of_the_bucket() {
+        let window = Some(Window { limit: 300, length: ms(3_000) });
+        let mut limiter = Limiter::new(Settings { rate: 100, burst: 20, window });
+        assert_eq!(accepted(&mut limiter, ms(10), 30), 20);
+        assert_eq!((limiter.remaining(), limiter.reset()), (280, ms(2_990)));
     }
 
     #[test]
