@@ -14,7 +14,9 @@ for job in $(seq "$JOBS"); do
     answer=$(curl -s -o /dev/null -w '%{http_code} %header{retry-after}' \
       -X POST -H "Idempotency-Key: $job" "$VENDOR/send")
     [[ $answer == 429* ]] || break
-    # Seconds here; a date goes after UNTIL, as Unix time. Without either: what you find fair.
-    redis-cli -p "$REDIS_PORT" TB.PENALISE limit:vendor "${answer#429 }" >/dev/null
+    # Seconds or a date. Without either: what you find fair.
+    after=${answer#429 }
+    if [[ $after == *,* ]]; then end=(UNTIL "$(date -d "$after" +%s)"); else end=("${after:-10}"); fi
+    redis-cli -e -p "$REDIS_PORT" TB.PENALISE limit:vendor "${end[@]}" >/dev/null
   done
 done

@@ -52,17 +52,24 @@ export async function executeWithRateLimit(redis, key, limit, call, { maxWaitMs 
   if (response.status === 429) {
     throw new RateLimitExceededError(key, "frozen", await penalise(redis, key, response));
   }
-  await sync(redis, key, response, slot.remaining);
+  // The call is made: what fails now undoes nothing.
+  await sync(redis, key, response, slot.remaining).catch((error) => console.warn(`${key} was not lowered: ${error.message}`));
   return response;
 }
+
+// The server takes no later moment and no longer time.
+const MOST = 1e11;
+// Number() and Date.parse() read far more than a vendor means: "-1" is a day in 2001.
+const NUMBER = /^\d+(\.\d+)?$/;
+const DATE = /^[A-Z][a-z]+, .+ \d\d:\d\d:\d\d GMT$/;
 
 /** Nothing for anybody before the response's Retry-After; says for how many milliseconds. */
 export async function penalise(redis, key, response) {
   const after = response.headers.get("retry-after") ?? "";
-  if (/^\d+(\.\d+)?$/.test(after)) return await redis.call("TB.PENALISE", key, after);
-  const date = Date.parse(after);
-  if (!Number.isNaN(date)) return await redis.call("TB.PENALISE", key, "UNTIL", date / 1000);
-  return await redis.call("TB.PENALISE", key, 10); // it did not say
+  if (NUMBER.test(after)) return await redis.call("TB.PENALISE", key, Math.min(Number(after), MOST));
+  const moment = DATE.test(after) ? Date.parse(after) / 1000 : NaN;
+  if (moment >= 0) return await redis.call("TB.PENALISE", key, "UNTIL", Math.min(moment, MOST));
+  return await redis.call("TB.PENALISE", key, 10); // it did not say, or nothing that can be read
 }
 
 /**
@@ -72,8 +79,11 @@ export async function penalise(redis, key, response) {
 export async function sync(redis, key, response, remaining) {
   const left = response.headers.get("x-ratelimit-remaining") ?? "";
   if (!/^\d+$/.test(left)) return;
-  // A Unix time is the end of a window; what is small means "full again" with most.
-  const reset = Number(response.headers.get("x-ratelimit-reset"));
+  // A Unix time is the end of a window, with some in milliseconds; what is small means
+  // "full again" with most.
+  const field = response.headers.get("x-ratelimit-reset") ?? "";
+  const number = NUMBER.test(field) ? Number(field) : 0;
+  const reset = number > MOST ? number / 1000 : number;
   const window = reset > 1e9 ? ["RESETAT", reset] : [];
   const isUsedUp = Number(left) === 0 && window.length > 0;
   if (Number(left) < remaining || isUsedUp) await redis.call("TB.SYNC", key, left, ...window);

@@ -66,6 +66,10 @@ for (const [what, header, leastMs, mostMs] of [
   ["seconds", () => "30", 29_000, 30_000],
   ["a date", () => new Date(Date.now() + 30_000).toUTCString(), 28_000, 30_000],
   ["nothing", () => undefined, 9_000, 10_000],
+  ...["soon", "", "nan", "inf", "-1", "1e400", "Foo 1", "Mon, 01 Jan 1900 00:00:00 GMT"].map((text) => [
+    `"${text}"`, () => text, 9_000, 10_000,
+  ]),
+  ["too many digits", () => "9".repeat(400), 604_799_000, 604_800_000],
 ]) {
   test(`a 429 with ${what} in it stops everybody`, async () => {
     const after = header();
@@ -107,11 +111,22 @@ test("where the vendor has less left the bucket is lowered, where it has more no
   assert.equal((await checkRateLimit(redis, "k", LARGE, { tokens: 0 })).remaining, 36);
 });
 
-test("a window that is used up holds until its reset", async () => {
-  await execute({ "x-ratelimit-remaining": "0", "x-ratelimit-reset": `${Math.ceil(Date.now() / 1000) + 20}` });
-  const denied = await checkRateLimit(redis, "k", LARGE);
-  assert.equal(denied.status, "window");
-  assert.ok(denied.delayMs > 15_000 && denied.delayMs <= 21_000, `${denied.delayMs}`);
+for (const [unit, times] of [["seconds", 1], ["milliseconds", 1000]]) {
+  test(`a window that is used up holds until its reset in ${unit}`, async () => {
+    const reset = `${(Math.ceil(Date.now() / 1000) + 20) * times}`;
+    await execute({ "x-ratelimit-remaining": "0", "x-ratelimit-reset": reset });
+    const denied = await checkRateLimit(redis, "k", LARGE);
+    assert.equal(denied.status, "window");
+    assert.ok(denied.delayMs > 15_000 && denied.delayMs <= 21_000, `${denied.delayMs}`);
+  });
+}
+
+test("a sync that fails does not undo the call", async () => {
+  const answered = async () => {
+    await redis.set("k", "no bucket");
+    return answer(200, { "x-ratelimit-remaining": "3" });
+  };
+  assert.equal((await executeWithRateLimit(redis, "k", LARGE, answered)).status, 200);
 });
 
 test("what the call throws is passed on, and any other answer is the caller's", async () => {

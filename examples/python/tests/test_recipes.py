@@ -14,10 +14,10 @@ JOBS = 20
 
 
 @pytest.fixture
-def site():
+def site(request):
     """A Redis, a vendor that refuses the first call and everybody for a second, and what
     recipes are told."""
-    options = ["--rate", "50", "--burst", "50", "--freeze-first", "1"]
+    options = ["--rate", "50", "--burst", "50", "--freeze-first", "1", *getattr(request, "param", [])]
     with private_redis() as url, mock_vendor(*options) as vendor:
         client = redis.Redis.from_url(url)
         port = str(client.get_connection_kwargs()["port"])
@@ -42,6 +42,13 @@ def assert_done(vendor, most_refused):
 def test_one_call_after_another_gets_one_429(site, command):
     _, vendor, environment = site
     subprocess.run(command, cwd=EXAMPLES, env=environment, check=True, timeout=60)
+    assert_done(vendor, most_refused=1)
+
+
+@pytest.mark.parametrize("site", [["--dates"]], indirect=True)
+def test_the_shell_reads_a_date(site):
+    _, vendor, environment = site
+    subprocess.run(["bash", "recipes/redis-cli.sh"], cwd=EXAMPLES, env=environment, check=True, timeout=60)
     assert_done(vendor, most_refused=1)
 
 
