@@ -21,7 +21,7 @@ use fleet::worker::Worker;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 
-use run::{BURST, Plan, VENDOR};
+use run::{BURST, Plan, QUEUE, VENDOR};
 
 /// A fleet against a vendor, paced by a token bucket, by a script, and not at all.
 #[derive(Parser)]
@@ -91,7 +91,7 @@ impl fmt::Display for Mode {
 async fn main() -> anyhow::Result<()> {
     match Arguments::parse() {
         Arguments { part: Some(Part::Worker { mode, queue, limits, vendor, workers }), .. } => {
-            let queue = Queue::open(&queue, &format!("process-{}", std::process::id())).await?;
+            let queue = Queue::open(&queue, QUEUE, &format!("process-{}", std::process::id())).await?;
             match mode {
                 Mode::Tokenbucket => {
                     let budget = Budget::open(&limits, "limit:vendor", VENDOR.rate, BURST).await?;

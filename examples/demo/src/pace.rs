@@ -28,9 +28,9 @@ impl Pace for Retry {
     }
 }
 
-/// A token bucket as a script: level and time in a hash, refilled on each call. A worker
-/// that gets no token tries again soon; one that gets a 429 sleeps, and the others do
-/// not hear of it.
+/// The usual token bucket as a script, which the benchmarks have as well. A worker that
+/// gets no token sleeps as long as the script says and asks again; one that gets a 429
+/// sleeps, and the others do not hear of it.
 pub(crate) struct Lua {
     connection: ConnectionManager,
     script: Script,
@@ -38,29 +38,10 @@ pub(crate) struct Lua {
     burst: u32,
 }
 
-/// Between two tries of a worker without a token, on average.
-const TRY_AGAIN: Duration = Duration::from_millis(50);
-
 impl Lua {
     pub(crate) async fn open(url: &str, rate: u32, burst: u32) -> anyhow::Result<Self> {
         let connection = redis::Client::open(url)?.get_connection_manager().await?;
-        let script = Script::new(
-            "local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
-             local time = redis.call('TIME')
-             local now = time[1] + time[2] / 1000000
-             local bucket = redis.call('HMGET', KEYS[1], 'tokens', 'at')
-             local tokens = tonumber(bucket[1]) or burst
-             local at = tonumber(bucket[2]) or now
-             tokens = math.min(burst, tokens + math.max(0, now - at) * rate)
-             local allowed = 0
-             if tokens >= 1 then
-               tokens = tokens - 1
-               allowed = 1
-             end
-             redis.call('HSET', KEYS[1], 'tokens', tostring(tokens), 'at', tostring(now))
-             redis.call('EXPIRE', KEYS[1], math.ceil(burst / rate) * 2)
-             return allowed",
-        );
+        let script = Script::new(include_str!("../../../benches/token_bucket.lua"));
         Ok(Self { connection, script, rate: Mutex::new(rate), burst })
     }
 }
@@ -75,11 +56,12 @@ impl Pace for Lua {
         while Instant::now() < deadline {
             let rate = *self.rate.lock().unwrap_or_else(PoisonError::into_inner);
             let mut call = self.script.key("limit:vendor");
-            call.arg(rate).arg(self.burst);
-            if call.invoke_async::<bool>(&mut self.connection.clone()).await? {
+            call.arg(self.burst).arg(rate).arg(1);
+            let (allowed, _, wait_ms, _): (bool, u64, u64, u64) = call.invoke_async(&mut self.connection.clone()).await?;
+            if allowed {
                 return Ok(Turn::Now);
             }
-            sleep(TRY_AGAIN.mul_f64(0.5 + fastrand::f64())).await;
+            sleep(Duration::from_millis(wait_ms)).await;
         }
         Ok(Turn::Later(Duration::ZERO))
     }

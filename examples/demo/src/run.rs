@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use fleet::queue::{Job, Queue};
 use indicatif::ProgressBar;
-use mock_vendor::book::Call;
+use mock_vendor::book::{Call, IN_FLIGHT};
 use mock_vendor::limiter::Settings;
 use mock_vendor::schedule::{Surprise, surprises};
 use mock_vendor::{Behaviour, Vendor};
@@ -29,8 +29,12 @@ pub(crate) const VENDOR: Settings = Settings { rate: 100, burst: 20, window: Non
 /// vendor halves its limit: of 16 workers' it then serves half. It costs as many calls, once.
 pub(crate) const BURST: u32 = 8;
 
+pub(crate) const QUEUE: &str = "fleet";
 const PROCESSES: usize = 4;
 const WORKERS: usize = 4;
+
+/// Of the vendor's answers.
+const LATENCY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(30));
 
 /// A run that takes longer is counted as it is.
 const MOST: Duration = Duration::from_secs(300);
@@ -50,7 +54,8 @@ pub(crate) struct Figures {
     budget_used: f64,
     /// Calls that it refused,
     vendor_429: usize,
-    /// and among them those in which neither a freeze nor a halved limit was to blame.
+    /// and among them those in which neither a freeze was to blame nor a limit that the
+    /// fleet could not know yet.
     vendor_429_limit_right: usize,
     /// Calls before a Retry-After had passed, bar those in flight when it was said.
     calls_during_freeze: usize,
@@ -89,7 +94,7 @@ impl Plan {
             settings: VENDOR,
             surprises: surprises.clone(),
             others: 0.0,
-            latency: (Duration::from_millis(10), Duration::from_millis(30)),
+            latency: LATENCY,
             dates: false,
             seed: self.seed,
         });
@@ -103,7 +108,7 @@ impl Plan {
         let mut stats = redis::Client::open(limits.url())?.get_multiplexed_async_connection().await?;
         redis::cmd("CONFIG").arg("RESETSTAT").query_async::<()>(&mut stats).await?;
 
-        let queue = Queue::open(&queue_server.url(), "demo").await?;
+        let queue = Queue::open(&queue_server.url(), QUEUE, "demo").await?;
         let jobs: Vec<_> = (0..self.jobs).map(|n| Job { id: format!("job-{n}"), path: "send".to_owned(), failures: 0 }).collect();
         let enqueued = Instant::now();
         queue.enqueue(&jobs).await?;
@@ -124,7 +129,6 @@ impl Plan {
         let account = vendor.account();
         let begun = vendor.first_call().context("the vendor was never called")?;
         let delays = delays(&calls, begun - enqueued);
-        let refused_though_right = |call: &&Call| call.status == 429 && !call.frozen && call.rate == VENDOR.rate;
         let figures = Figures {
             jobs: self.jobs,
             done: delays.len(),
@@ -132,7 +136,7 @@ impl Plan {
             seconds: rounded(account.seconds),
             budget_used: rounded(account.budget_used),
             vendor_429: account.refused,
-            vendor_429_limit_right: calls.iter().filter(refused_though_right).count(),
+            vendor_429_limit_right: refused_though_right(&calls),
             calls_during_freeze: account.calls_during_freeze,
             redis_writes_per_job: rounded(as_f64(writes) / as_f64(self.jobs)),
             redis_reads_per_job: rounded(as_f64(reads) / as_f64(self.jobs)),
@@ -194,6 +198,22 @@ fn delays(calls: &[Call], before_first: Duration) -> Vec<f64> {
     let mut delays: Vec<f64> = first.into_values().map(|at| at + before_first.as_secs_f64()).collect();
     delays.sort_by(f64::total_cmp);
     delays
+}
+
+/// Refused calls that neither a freeze nor an unknown limit excuses. A limit is known once
+/// the first answer that announces it has arrived, which takes as long as an answer may;
+/// calls that are in flight then are excused, too.
+fn refused_though_right(calls: &[Call]) -> usize {
+    let arrives = (LATENCY.1 / 2 + IN_FLIGHT).as_secs_f64();
+    let (mut rate, mut known) = (VENDOR.rate, f64::NEG_INFINITY);
+    let mut count = 0;
+    for call in calls {
+        if call.rate != rate {
+            (rate, known) = (call.rate, call.at + arrives);
+        }
+        count += usize::from(call.status == 429 && !call.frozen && call.at > known);
+    }
+    count
 }
 
 fn percentile(sorted: &[f64], percent: usize) -> f64 {

@@ -15,6 +15,9 @@ struct Arguments {
     /// The Redis with the queue and the bucket
     #[arg(long, global = true, default_value = "redis://127.0.0.1:6379")]
     redis: String,
+    /// The queue's name there: a vendor, a queue (and a `--key`)
+    #[arg(long, global = true, default_value = "fleet")]
+    queue: String,
     #[command(subcommand)]
     command: Command,
 }
@@ -65,9 +68,9 @@ struct Work {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let Arguments { redis, command } = Arguments::parse();
+    let Arguments { redis, queue, command } = Arguments::parse();
     let consumer = format!("process-{}-{}", std::process::id(), unique());
-    let queue = Queue::open(&redis, &consumer).await.with_context(|| format!("cannot open the queue at {redis}"))?;
+    let queue = Queue::open(&redis, &queue, &consumer).await.with_context(|| format!("cannot open the queue at {redis}"))?;
     match command {
         Command::Enqueue { jobs, path } => {
             let batch = unique();

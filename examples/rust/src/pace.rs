@@ -12,7 +12,7 @@ use reqwest::Response;
 use tokenbucket_client::{Consume, Limit, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
 use tokio::time::{Instant, sleep};
 
-use crate::queue::TIME_OUT;
+use crate::queue::{TIME_OUT, client};
 
 /// A slot is taken no later than so long after its moment.
 const LATE: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ impl Budget {
     /// Where the limit is none or Redis cannot be reached.
     pub async fn open(url: &str, key: &str, rate: u32, burst: u32) -> anyhow::Result<Self> {
         let config = ConnectionManagerConfig::new().set_response_timeout(Some(TIME_OUT));
-        let connection = redis::Client::open(url)?.get_connection_manager_with_config(config).await?;
+        let connection = client(url)?.get_connection_manager_with_config(config).await?;
         let limiter = RateLimiter::new(Redis(connection.clone()), WhenAway::FailClosed, TIME_OUT);
         let limit = Mutex::new(Limit::per_second(rate)?.with_burst(burst)?);
         Ok(Self { key: key.to_owned(), connection, limiter, burst, limit })

@@ -12,25 +12,24 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::streams::{StreamAutoClaimOptions, StreamAutoClaimReply, StreamId, StreamReadOptions, StreamReadReply};
-use redis::{AsyncCommands as _, RedisResult, Script, Value};
+use redis::{AsyncCommands as _, IntoConnectionInfo as _, RedisResult, Script, Value};
 use serde::{Deserialize, Serialize};
 
 /// Failures of a job's own after which it is given up.
 pub const MOST_FAILURES: u32 = 3;
 
 /// After so long without a word from its worker a job is somebody else's.
-pub const RECLAIM_AFTER: Duration = Duration::from_secs(20);
+pub const RECLAIM_AFTER: Duration = Duration::from_secs(30);
 
 /// A Redis that takes longer is away. The job comes back, so patience costs little.
 pub const TIME_OUT: Duration = Duration::from_secs(3);
 
+/// So long a process waits for new jobs before it looks for those that come back.
+const BLOCK: Duration = Duration::from_millis(250);
+
 const GROUP: &str = "workers";
-const JOBS: &str = "{fleet}:jobs";
-const DELAYED: &str = "{fleet}:delayed";
-const DEAD: &str = "{fleet}:dead";
-/// When each job that is not over was enqueued: what the oldest one's age is read from.
-const OPEN: &str = "{fleet}:open";
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,26 +73,42 @@ pub struct Queue {
     /// Waits for new jobs, so nothing else may go over it.
     waiting: ConnectionManager,
     consumer: String,
+    jobs: String,
+    delayed: String,
+    dead: String,
+    /// When each job that is not over was enqueued: what the oldest one's age is read from.
+    open: String,
 }
 
 impl Queue {
-    /// The queue at a Redis, for a consumer of this name.
+    /// The queue `name` at a Redis, for a consumer of this name.
     ///
     /// # Errors
     /// Where it cannot be reached.
-    pub async fn open(url: &str, consumer: &str) -> RedisResult<Self> {
-        let client = redis::Client::open(url)?;
-        let patient = ConnectionManagerConfig::new().set_response_timeout(None);
+    pub async fn open(url: &str, name: &str, consumer: &str) -> RedisResult<Self> {
+        let client = client(url)?;
+        // A connection may die without a word; without an end one would wait for ever.
+        let patient = ConnectionManagerConfig::new().set_response_timeout(Some(BLOCK + TIME_OUT));
         let usual = ConnectionManagerConfig::new().set_response_timeout(Some(TIME_OUT));
         let queue = Self {
             connection: client.get_connection_manager_with_config(usual).await?,
             waiting: client.get_connection_manager_with_config(patient).await?,
             consumer: consumer.to_owned(),
+            // In a cluster all of them in one slot.
+            jobs: format!("{{{name}}}:jobs"),
+            delayed: format!("{{{name}}}:delayed"),
+            dead: format!("{{{name}}}:dead"),
+            open: format!("{{{name}}}:open"),
         };
-        let created: RedisResult<()> = queue.connection.clone().xgroup_create_mkstream(JOBS, GROUP, "0").await;
+        queue.create_group().await?;
+        Ok(queue)
+    }
+
+    async fn create_group(&self) -> RedisResult<()> {
+        let created: RedisResult<()> = self.connection.clone().xgroup_create_mkstream(&self.jobs, GROUP, "0").await;
         match created {
             Err(error) if error.code() != Some("BUSYGROUP") => Err(error),
-            _ => Ok(queue),
+            _ => Ok(()),
         }
     }
 
@@ -107,7 +122,7 @@ impl Queue {
             let mut pipe = redis::pipe();
             pipe.atomic();
             for job in part {
-                pipe.xadd(JOBS, "*", &[("job", encode(job)?)]).ignore().zadd(OPEN, &job.id, now).ignore();
+                pipe.xadd(&self.jobs, "*", &[("job", encode(job)?)]).ignore().zadd(&self.open, &job.id, now).ignore();
             }
             pipe.query_async::<()>(&mut self.connection.clone()).await?;
         }
@@ -120,18 +135,53 @@ impl Queue {
     /// # Errors
     /// Where Redis fails.
     pub async fn fetch(&self, most: usize) -> RedisResult<Vec<Taken>> {
+        match self.entries(most).await {
+            // Somebody has emptied this Redis.
+            Err(error) if error.code() == Some("NOGROUP") => {
+                self.create_group().await?;
+                Ok(Vec::new())
+            }
+            entries => self.readable(entries?).await,
+        }
+    }
+
+    async fn entries(&self, most: usize) -> RedisResult<Vec<StreamId>> {
         self.promote().await?;
         let mut connection = self.connection.clone();
         let reclaim_ms = ms(RECLAIM_AFTER);
         let options = StreamAutoClaimOptions::default().count(most);
         let left: StreamAutoClaimReply =
-            connection.xautoclaim_options(JOBS, GROUP, &self.consumer, reclaim_ms, "0", options).await?;
+            connection.xautoclaim_options(&self.jobs, GROUP, &self.consumer, reclaim_ms, "0", options).await?;
         if !left.claimed.is_empty() {
-            return left.claimed.iter().map(taken).collect();
+            return Ok(left.claimed);
         }
-        let options = StreamReadOptions::default().group(GROUP, &self.consumer).count(most).block(250);
-        let read: Option<StreamReadReply> = self.waiting.clone().xread_options(&[JOBS], &[">"], &options).await?;
-        read.iter().flat_map(|read| &read.keys).flat_map(|stream| &stream.ids).map(taken).collect()
+        let options = StreamReadOptions::default().group(GROUP, &self.consumer).count(most).block(ms(BLOCK));
+        let read: Option<StreamReadReply> = self.waiting.clone().xread_options(&[&self.jobs], &[">"], &options).await?;
+        Ok(read.into_iter().flat_map(|read| read.keys).flat_map(|stream| stream.ids).collect())
+    }
+
+    /// The jobs among these entries. What is none goes to those given up, as it is: it would
+    /// come back for ever, and hold up those that it was read with.
+    async fn readable(&self, entries: Vec<StreamId>) -> RedisResult<Vec<Taken>> {
+        let mut jobs = Vec::new();
+        for entry in entries {
+            match taken(&entry) {
+                Ok(taken) => jobs.push(taken),
+                Err(error) => {
+                    eprintln!("fleet: entry {}: {error}; given up", entry.id);
+                    let fields: Vec<(String, Vec<u8>)> = entry
+                        .map
+                        .into_iter()
+                        .map(|(name, value)| Ok((name, redis::from_redis_value(value)?)))
+                        .collect::<RedisResult<_>>()?;
+                    let mut pipe = redis::pipe();
+                    pipe.atomic().xadd(&self.dead, "*", &fields).ignore();
+                    pipe.xack(&self.jobs, GROUP, &[&entry.id]).ignore().xdel(&self.jobs, &[&entry.id]).ignore();
+                    pipe.query_async::<()>(&mut self.connection.clone()).await?;
+                }
+            }
+        }
+        Ok(jobs)
     }
 
     /// The job is done.
@@ -140,8 +190,8 @@ impl Queue {
     /// Where Redis fails; then it comes back.
     pub async fn done(&self, taken: &Taken) -> RedisResult<()> {
         let mut pipe = redis::pipe();
-        pipe.atomic().xack(JOBS, GROUP, &[&taken.entry]).ignore().xdel(JOBS, &[&taken.entry]).ignore();
-        pipe.zrem(OPEN, &taken.job.id).ignore().query_async(&mut self.connection.clone()).await
+        pipe.atomic().xack(&self.jobs, GROUP, &[&taken.entry]).ignore().xdel(&self.jobs, &[&taken.entry]).ignore();
+        pipe.zrem(&self.open, &taken.job.id).ignore().query_async(&mut self.connection.clone()).await
     }
 
     /// The job comes again after `wait`; nothing is counted.
@@ -156,8 +206,8 @@ impl Queue {
              redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
              redis.call('XDEL', KEYS[1], ARGV[2])",
         );
-        let mut call = script.key(JOBS);
-        call.key(DELAYED).arg(GROUP).arg(&taken.entry).arg(ms(wait)).arg(encode(&taken.job)?);
+        let mut call = script.key(&self.jobs);
+        call.key(&self.delayed).arg(GROUP).arg(&taken.entry).arg(ms(wait)).arg(encode(&taken.job)?);
         call.invoke_async(&mut self.connection.clone()).await
     }
 
@@ -172,12 +222,13 @@ impl Queue {
             return self.delay(&Taken { job, ..taken.clone() }, backoff).await;
         }
         let mut pipe = redis::pipe();
-        pipe.atomic().xadd(DEAD, "*", &[("job", encode(&job)?)]).ignore();
-        pipe.xack(JOBS, GROUP, &[&taken.entry]).ignore().xdel(JOBS, &[&taken.entry]).ignore();
-        pipe.zrem(OPEN, &job.id).ignore().query_async(&mut self.connection.clone()).await
+        pipe.atomic().xadd(&self.dead, "*", &[("job", encode(&job)?)]).ignore();
+        pipe.xack(&self.jobs, GROUP, &[&taken.entry]).ignore().xdel(&self.jobs, &[&taken.entry]).ignore();
+        pipe.zrem(&self.open, &job.id).ignore().query_async(&mut self.connection.clone()).await
     }
 
     /// Puts every job that was given up back into the queue, as a new one; says how many.
+    /// What is no job stays.
     ///
     /// # Errors
     /// Where Redis fails; the rest is still there.
@@ -190,13 +241,12 @@ impl Queue {
              return 1",
         );
         let mut connection = self.connection.clone();
-        let dead: redis::streams::StreamRangeReply = connection.xrange_all(DEAD).await?;
+        let dead: redis::streams::StreamRangeReply = connection.xrange_all(&self.dead).await?;
         let mut moved = 0;
-        for taken in dead.ids.iter().map(taken) {
-            let Taken { entry, job } = taken?;
+        for Taken { entry, job } in dead.ids.iter().filter_map(|entry| taken(entry).ok()) {
             let job = Job { failures: 0, ..job };
-            let mut call = script.key(JOBS);
-            call.key(DEAD).key(OPEN).arg(entry).arg(encode(&job)?).arg(unix_ms()).arg(&job.id);
+            let mut call = script.key(&self.jobs);
+            call.key(&self.dead).key(&self.open).arg(entry).arg(encode(&job)?).arg(unix_ms()).arg(&job.id);
             moved += call.invoke_async::<usize>(&mut connection).await?;
         }
         Ok(moved)
@@ -208,7 +258,12 @@ impl Queue {
     /// Where Redis fails.
     pub async fn fill(&self) -> RedisResult<Fill> {
         let mut pipe = redis::pipe();
-        pipe.atomic().zrange_withscores(OPEN, 0, 0).xlen(JOBS).zcard(DELAYED).xpending(JOBS, GROUP).xlen(DEAD);
+        pipe.atomic()
+            .zrange_withscores(&self.open, 0, 0)
+            .xlen(&self.jobs)
+            .zcard(&self.delayed)
+            .xpending(&self.jobs, GROUP)
+            .xlen(&self.dead);
         type Raw = (Vec<(String, u64)>, u64, u64, redis::streams::StreamPendingReply, u64);
         let (oldest, jobs, delayed, pending, dead): Raw = pipe.query_async(&mut self.connection.clone()).await?;
         let in_flight = u64::try_from(pending.count()).unwrap_or(u64::MAX);
@@ -226,7 +281,7 @@ impl Queue {
                redis.call('XADD', KEYS[1], '*', 'job', job)
              end",
         );
-        script.key(JOBS).key(DELAYED).invoke_async(&mut self.connection.clone()).await
+        script.key(&self.jobs).key(&self.delayed).invoke_async(&mut self.connection.clone()).await
     }
 }
 
@@ -243,6 +298,18 @@ impl std::fmt::Display for Fill {
         let oldest = oldest.unwrap_or_default().as_secs_f64();
         write!(f, "oldest {oldest:.1} s, waiting {waiting}, delayed {delayed}, in flight {in_flight}, dead letters {dead}")
     }
+}
+
+/// A client whose connections end when the other side has gone without a word. A time-out
+/// alone does not make the manager connect again.
+pub(crate) fn client(url: &str) -> RedisResult<redis::Client> {
+    let mut info = url.into_connection_info()?;
+    let probes = TcpKeepalive::new().with_time(2 * TIME_OUT).with_interval(TIME_OUT);
+    let settings = info.tcp_settings().clone().set_keepalive(probes);
+    #[cfg(target_os = "linux")] // elsewhere what was sent and not received is repeated for minutes
+    let settings = settings.set_user_timeout(3 * TIME_OUT);
+    info = info.set_tcp_settings(settings);
+    redis::Client::open(info)
 }
 
 fn encode(job: &Job) -> RedisResult<String> {

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use crate::pace::{Pace, Turn};
-use crate::queue::{Queue, RECLAIM_AFTER, Taken};
+use crate::queue::{Queue, RECLAIM_AFTER, TIME_OUT, Taken};
 
 /// A job that is to wait for longer goes back into the queue.
 pub const HOLD: Duration = Duration::from_secs(8);
@@ -20,7 +20,8 @@ pub const HOLD: Duration = Duration::from_secs(8);
 /// Within this time the vendor answers, or has failed.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-const _: () = assert!(HOLD.as_secs() + 2 * PATIENCE.as_secs() < RECLAIM_AFTER.as_secs());
+// The batch, the slot, the look at it, what was heard and the job's end: five times Redis.
+const _: () = assert!(HOLD.as_secs() + PATIENCE.as_secs() + 5 * TIME_OUT.as_secs() < RECLAIM_AFTER.as_secs());
 
 /// What a process needs.
 pub struct Worker<P> {

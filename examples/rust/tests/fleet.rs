@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fleet::pace::{Budget, Pace as _, Turn};
+use fleet::pace::{Budget, Pace, Turn};
 use fleet::queue::{Job, MOST_FAILURES, Queue, RECLAIM_AFTER};
 use fleet::worker::{HOLD, Worker};
 use mock_vendor::limiter::{Settings, Window};
@@ -45,7 +45,7 @@ impl Site {
     }
 
     async fn queue(&self, consumer: &str) -> Queue {
-        Queue::open(&self.server.url(), consumer).await.unwrap()
+        Queue::open(&self.server.url(), "fleet", consumer).await.unwrap()
     }
 
     async fn start(&self, consumer: &str) -> Process {
@@ -53,6 +53,21 @@ impl Site {
         let worker = Worker { queue: self.queue(consumer).await, pace, vendor: self.url.clone(), client: reqwest::Client::new() };
         let (stop, stopped) = oneshot::channel();
         (stop, tokio::spawn(worker.run(4, async { drop(stopped.await) })))
+    }
+
+    /// As if [`RECLAIM_AFTER`] had passed for all that workers have.
+    async fn age(&self) {
+        let mut connection = self.connection().await;
+        let pending: redis::streams::StreamPendingCountReply =
+            connection.xpending_count("{fleet}:jobs", "workers", "-", "+", 100).await.unwrap();
+        for entry in pending.ids {
+            let aged: redis::RedisResult<redis::Value> = redis::cmd("XCLAIM")
+                .arg(&["{fleet}:jobs", "workers", &entry.consumer, "0", &entry.id, "IDLE"])
+                .arg(RECLAIM_AFTER.as_millis().to_string())
+                .query_async(&mut connection)
+                .await;
+            aged.unwrap();
+        }
     }
 
     /// One field of the bucket that is a decimal.
@@ -151,15 +166,7 @@ async fn a_job_whose_worker_is_gone_comes_back_and_counts_no_failure() {
 
     let other = site.queue("other").await;
     assert!(other.fetch(10).await.unwrap().is_empty(), "its worker may still be at it");
-    // As if the time had passed.
-    let mut connection = site.connection().await;
-    let entry: redis::streams::StreamRangeReply = connection.xrange_all("{fleet}:jobs").await.unwrap();
-    let aged: redis::RedisResult<redis::Value> = redis::cmd("XCLAIM")
-        .arg(&["{fleet}:jobs", "workers", "gone", "0", &entry.ids[0].id, "IDLE"])
-        .arg(RECLAIM_AFTER.as_millis().to_string())
-        .query_async(&mut connection)
-        .await;
-    aged.unwrap();
+    site.age().await;
     let came_back = other.fetch(10).await.unwrap();
     assert_eq!(came_back.iter().map(|taken| &taken.job).collect::<Vec<_>>(), [&job]);
     other.done(&came_back[0]).await.unwrap();
@@ -228,4 +235,151 @@ async fn the_fill_says_how_old_the_oldest_job_is() {
     let fill = queue.fill().await.unwrap();
     assert_eq!((fill.waiting, fill.in_flight), (2, 1));
     assert!(fill.oldest.unwrap() >= Duration::from_millis(120), "{fill}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_killed_loses_no_job() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let start = || {
+        let mut fleet = std::process::Command::new(env!("CARGO_BIN_EXE_fleet"));
+        fleet.args(["--redis", &site.server.url(), "work", "--vendor", &site.url, "--rate", "100", "--burst", "10"]);
+        fleet.spawn().unwrap()
+    };
+    let (mut one, mut other) = (start(), start());
+    queue.enqueue(&jobs("send", 200)).await.unwrap();
+    wait_until(&queue, "the first jobs", |fill| fill.waiting < 150).await;
+    one.kill().unwrap();
+    one.wait().unwrap();
+    wait_until(&queue, "the rest", |fill| fill.waiting + fill.delayed == 0).await;
+    sleep(Duration::from_millis(500)).await; // the other's last calls
+    site.age().await;
+    wait_until(&queue, "those that it had", fleet::queue::Fill::is_over).await;
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let account = site.vendor.account();
+    assert_eq!(account.accepted - account.accepted_twice, 200);
+    assert!(account.accepted_twice <= 4, "{account:?}: more than its calls");
+}
+
+#[tokio::test]
+async fn an_entry_that_is_no_job_is_given_up_and_stops_nothing() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let mut connection = site.connection().await;
+    let _: String = connection.xadd("{fleet}:jobs", "*", &[("what", "ever")]).await.unwrap();
+    let _: String = connection.xadd("{fleet}:jobs", "*", &[("job", "{}")]).await.unwrap();
+    queue.enqueue(&jobs("send", 1)).await.unwrap();
+    let taken = queue.fetch(10).await.unwrap();
+    assert_eq!(taken.iter().map(|taken| &*taken.job.id).collect::<Vec<_>>(), ["send-0"]);
+    queue.done(&taken[0]).await.unwrap();
+    assert_eq!(queue.fill().await.unwrap().to_string(), "oldest 0.0 s, waiting 0, delayed 0, in flight 0, dead letters 2");
+    assert_eq!(queue.redrive().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_redis_that_was_emptied_gets_its_group_back() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    redis::cmd("FLUSHALL").query_async::<()>(&mut site.connection().await).await.unwrap();
+    queue.enqueue(&jobs("send", 1)).await.unwrap();
+    assert!(queue.fetch(1).await.unwrap().is_empty());
+    assert_eq!(queue.fetch(1).await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_stands_still_is_waited_for_but_not_for_ever() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    let server: redis::InfoDict = redis::cmd("INFO").arg("server").query_async(&mut site.connection().await).await.unwrap();
+    let pid: String = server.get("process_id").unwrap();
+    let signal = |name: &str| assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+    // It waits for new jobs when the server stops.
+    let waiting = tokio::spawn({
+        let queue = queue.clone();
+        async move { queue.fetch(1).await.map(|taken| taken.len()) }
+    });
+    sleep(Duration::from_millis(50)).await;
+    signal("-STOP");
+    let waited = tokio::time::timeout(Duration::from_secs(8), waiting).await;
+    signal("-CONT");
+    waited.expect("it waits for ever").unwrap().unwrap_err();
+    queue.enqueue(&jobs("send", 1)).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !queue.fetch(1).await.is_ok_and(|taken| taken.len() == 1) {
+        assert!(Instant::now() < deadline, "it never went on");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_takes_what_is_there_in_one_go() {
+    let site = Site::open().await;
+    let pace = Budget::open(&site.server.url(), KEY, 1, 5).await.unwrap();
+    assert_eq!(pace.batch(3).await.unwrap(), 3);
+    assert_eq!(pace.batch(4).await.unwrap(), 2);
+    assert_eq!(pace.batch(4).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_is_a_failure() {
+    let mut site = Site::open().await;
+    site.url = "http://127.0.0.1:1".to_owned(); // nobody is there
+    let queue = site.queue("test").await;
+    let process = site.start("a").await;
+    queue.enqueue(&jobs("send", 1)).await.unwrap();
+    wait_until(&queue, "it to be given up", |fill| fill.dead == 1 && fill.is_over()).await;
+    end(process).await;
+}
+
+/// Calls as late as it may.
+struct Late;
+
+impl Pace for Late {
+    async fn batch(&self, _: usize) -> anyhow::Result<usize> {
+        Ok(0)
+    }
+
+    async fn turn(&self, deadline: Instant) -> anyhow::Result<Turn> {
+        tokio::time::sleep_until(deadline).await;
+        Ok(Turn::Now)
+    }
+
+    async fn heard(&self, _: &reqwest::Response) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_429_that_comes_late_counts_as_no_failure() {
+    let site = Site::open().await;
+    let queue = site.queue("test").await;
+    site.vendor.freeze(Duration::from_secs(60));
+    let worker = Worker { queue: queue.clone(), pace: Late, vendor: site.url.clone(), client: reqwest::Client::new() };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let process = tokio::spawn(worker.run(1, async { drop(stopped.await) }));
+    let job = Job { failures: MOST_FAILURES - 1, ..jobs("send", 1).remove(0) };
+    queue.enqueue(&[job]).await.unwrap();
+    wait_until(&queue, "the job to be taken", |fill| fill.in_flight == 1).await;
+    while site.vendor.account().refused == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_millis(500)).await; // for the worker to read it
+    let fill = queue.fill().await.unwrap();
+    assert!(fill.dead == 0 && !fill.is_over(), "{fill}");
+    process.abort();
+    drop(stop);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_clients_cost_some_429s_and_no_job() {
+    let site = Site::with(None, 150.0).await;
+    let queue = site.queue("test").await;
+    let process = site.start("a").await;
+    queue.enqueue(&jobs("send", 600)).await.unwrap();
+    wait_until(&queue, "all jobs", fleet::queue::Fill::is_over).await;
+    let account = site.vendor.account();
+    assert_eq!((account.accepted, account.accepted_twice), (600, 0));
+    assert!(account.refused <= 20, "{account:?}");
+    end(process).await;
 }
