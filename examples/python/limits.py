@@ -1,8 +1,17 @@
 """What a worker needs of the token bucket, over redis-py."""
 
+import logging
+import re
 import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+
+from redis import RedisError
+
+log = logging.getLogger(__name__)
+
+#: The server takes no later moment and no longer time.
+MOST = 1e11
 
 
 class RateLimitExceeded(Exception):
@@ -72,20 +81,40 @@ class Bucket:
 
     def penalise(self, headers):
         """Nothing for anybody before Retry-After; says for how many seconds."""
-        after = headers.get("Retry-After", "10")  # if it does not say
-        try:
-            end = (float(after),)
-        except ValueError:
-            end = ("UNTIL", parsedate_to_datetime(after).timestamp())
+        end = retry_after(headers.get("Retry-After", ""))
         return self.redis.execute_command("TB.PENALISE", self.key, *end) / 1000
 
     def sync(self, headers, remaining):
         """Lowers the bucket where the vendor has less left than the `remaining` we know of:
-        others use the same account. Where it has not, nothing is sent."""
-        left, reset = headers.get("X-RateLimit-Remaining", ""), headers.get("X-RateLimit-Reset", "")
-        if not left.isdecimal():
+        others use the same account. Where it has not, nothing is sent. The call is made, so
+        what fails here is logged."""
+        left, reset = (number(headers.get(f"X-RateLimit-{name}", "")) for name in ("Remaining", "Reset"))
+        if left is None:
             return
-        # A Unix time is the end of a window; what is small means "full again" with most.
-        window = ("RESETAT", reset) if reset.isdecimal() and int(reset) > 1e9 else ()
-        if int(left) < remaining or (int(left) == 0 and window):
-            self.redis.execute_command("TB.SYNC", self.key, left, *window)
+        # A Unix time is the end of a window, with some in milliseconds; what is small
+        # means "full again" with most.
+        if reset is not None and reset > MOST:
+            reset /= 1000
+        window = ("RESETAT", reset) if reset is not None and reset > 1e9 else ()
+        if left < remaining or (left == 0 and window):
+            try:
+                self.redis.execute_command("TB.SYNC", self.key, left, *window)
+            except RedisError as error:
+                log.warning("%s: not lowered to %s: %s", self.key, left, error)
+
+
+def number(text):
+    """Of a header field; None where it is none. What `float` takes besides is no field's."""
+    return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
+
+
+def retry_after(text):
+    """The end of a freeze as TB.PENALISE takes it; in 10 seconds where it cannot be read."""
+    seconds = number(text)
+    if seconds is not None:
+        return (min(seconds, MOST),)
+    try:
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return (10,)
+    return ("UNTIL", min(moment, MOST)) if moment >= 0 else (10,)

@@ -1,12 +1,19 @@
 """Celery, its broker, the bucket and the vendor together."""
 
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import redis
 import requests
 from celery.contrib.testing.worker import start_worker
 from celery.signals import task_prerun, task_retry
 
 from limits import RateLimitExceeded
-from servers import wait_until
+from servers import free_port, mock_vendor, private_redis, wait_until
 
 
 @pytest.fixture
@@ -60,3 +67,41 @@ def test_a_real_failure_is_an_attempt(tasks, vendor, worker, seen):
     real = [reason for reason in reasons if not isinstance(reason, RateLimitExceeded)]
     assert len(real) == 2
     assert sorted({retries for _, retries in starts}) == [0, 1, 2]
+
+
+def test_while_redis_is_away_nothing_counts(tasks, worker, seen, monkeypatch):
+    starts, reasons = seen
+    with monkeypatch.context() as away:
+        away.setattr(tasks.bucket, "redis", redis.Redis(port=free_port()))
+        result = tasks.call_vendor.delay()
+        wait_until("more tries than a job has", lambda: len(reasons) > tasks.call_vendor.max_retries + 1)
+    assert result.get(timeout=30) == 0
+    assert all(retries == 0 for _, retries in starts)
+
+
+def test_what_a_dead_worker_has_fetched_is_done_by_another():
+    with private_redis() as url, mock_vendor("--rate", "50", "--burst", "50") as vendor:
+        environment = {**os.environ, "REDIS_URL": url, "VENDOR": vendor.url, "VISIBILITY_TIMEOUT": "4"}
+        folder = Path(__file__).parent.parent
+        celery = [sys.executable, "-m", "celery", "-A", "tasks"]
+        client = redis.Redis.from_url(url)
+
+        def start():
+            arguments = [*celery, "worker", "--concurrency", "2", "--loglevel", "ERROR", "--without-mingle"]
+            return subprocess.Popen(arguments, cwd=folder, env=environment, start_new_session=True)
+
+        client.execute_command("TB.PENALISE", "limit:vendor", 8)
+        first = start()
+        try:
+            send = "import tasks; [tasks.call_vendor.delay() for _ in range(20)]"
+            subprocess.run([sys.executable, "-c", send], cwd=folder, env=environment, check=True)
+            wait_until("it to have all that wait", lambda: client.hlen("unacked") >= 15)
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+        second = start()
+        try:
+            wait_until("all jobs", lambda: vendor.account()["accepted"] >= 20, seconds=60)
+        finally:
+            os.killpg(second.pid, signal.SIGKILL)
+            second.wait()

@@ -75,8 +75,12 @@ def test_a_token_that_is_near_is_waited_for(client):
         (lambda: {"Retry-After": "30"}, 29, 30),
         (lambda: {"Retry-After": formatdate(time.time() + 30, usegmt=True)}, 28, 30),
         (lambda: {}, 9, 10),
+        *[
+            (lambda text=text: {"Retry-After": text}, 9, 10)
+            for text in ("soon", "", "nan", "inf", "-1", "1e400", "٣", "Mon, 01 Jan 1900 00:00:00 GMT")
+        ],
+        (lambda: {"Retry-After": "9" * 400}, 604_799, 604_800),
     ],
-    ids=["seconds", "date", "nothing"],
 )
 def test_a_429_stops_everybody(slow, headers, least, most):
     with pytest.raises(RateLimitExceeded) as raised:
@@ -118,11 +122,20 @@ def test_where_the_vendor_has_less_left_the_bucket_is_lowered(client, large):
     assert large.take(tokens=0).remaining == 36
 
 
-def test_a_window_that_is_used_up_holds_until_its_reset(large):
-    reset = str(int(time.time()) + 20)
+@pytest.mark.parametrize("times", [1, 1000], ids=["seconds", "milliseconds"])
+def test_a_window_that_is_used_up_holds_until_its_reset(large, times):
+    reset = str((int(time.time()) + 20) * times)
     large.call(lambda: answer(**{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset}))
     denied = large.take()
     assert denied.status == "window" and 15 < denied.wait <= 20
+
+
+def test_a_sync_that_fails_does_not_undo_the_call(client, large):
+    def make():
+        client.set("k", "no bucket")
+        return answer(**{"X-RateLimit-Remaining": "3"})
+
+    assert large.call(make).status_code == 200
 
 
 def test_the_error_goes_from_process_to_process():
