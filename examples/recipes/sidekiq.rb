@@ -12,7 +12,9 @@ end
 
 class CallVendor
   include Sidekiq::Worker
-  sidekiq_options retry: 3 # for real failures
+  # For real failures. A job that is sent again for later begins anew: after a 429 it has
+  # all three again.
+  sidekiq_options retry: 3
 
   BUCKET = Redis.new(port: ENV["REDIS_PORT"].to_i)
 

@@ -28,5 +28,6 @@ export function startWorker({ queueName, connection, redis, key, limit, vendor, 
       throw new DelayedError(error.message);
     }
   };
-  return new Worker(queueName, work, { connection, concurrency });
+  // A worker that dies is not the job's failure: with the usual 1 its second death is.
+  return new Worker(queueName, work, { connection, concurrency, maxStalledCount: 10 });
 }
