@@ -11,7 +11,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -262,7 +262,9 @@ impl Server {
     fn spawn(&mut self) -> Result<(), String> {
         let log = self.dir.path().join("redis.log");
         let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
-        let mut child = Command::new(&self.command[0])
+        let mut command = Command::new(&self.command[0]);
+        die_with_us(&mut command);
+        let mut child = command
             .args(&self.command[1..])
             .arg(self.dir.path().join("redis.conf"))
             .args(["--port", &self.port.unwrap_or(0).to_string()])
@@ -349,6 +351,18 @@ impl Drop for Server {
         for fault in ["panicked", "a fault in the module"] {
             assert!(!log.contains(fault), "the module panicked:\n{log}");
         }
+    }
+}
+
+/// A test's server ends with the thread that started it, which is the test's own: also
+/// where the tests are killed and nothing is dropped.
+pub(crate) fn die_with_us(command: &mut Command) {
+    // SAFETY: between fork and exec it makes one call to the system, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use redis::Value;
 use tempfile::TempDir;
 
 use crate::connection::{Connection, array, int, text};
-use crate::server::{Server, free_port, wait_until};
+use crate::server::{Server, die_with_us, free_port, wait_until};
 
 struct Sentinel {
     process: Child,
@@ -32,6 +32,7 @@ impl Sentinel {
         fs::write(&file, configuration).unwrap();
         let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new(server);
+        die_with_us(&mut command);
         command.arg(file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let sentinel = Self { process: command.spawn().unwrap(), port, dir };
         wait_until("the sentinel to answer", || Connection::tcp(port).is_ok());
