@@ -94,6 +94,25 @@ impl<'call> Iterator for Args<'call> {
     }
 }
 
+/// What is given with the option that is all a command may end with, if it is there.
+pub(crate) fn only_option<T>(
+    args: &mut Args<'_>,
+    name: &'static str,
+    read: impl Fn(&mut Args<'_>) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    let mut given = None;
+    while let Some(word) = args.next() {
+        if !word.eq_ignore_ascii_case(name.as_bytes()) {
+            return Err(Error::unknown_option(word));
+        }
+        if given.is_some() {
+            return Err(Error::Twice(name));
+        }
+        given = Some(read(args)?);
+    }
+    Ok(given)
+}
+
 /// How many keys follow; `None` for what is no such number. It is read as the server
 /// reads it: one that the server cannot read ("01") would have the keys checked by
 /// nobody, neither for the user nor for the slot.

@@ -37,7 +37,7 @@ pub(crate) fn run(context: &Context) {
             Due::Turn(line) if !is_primary => done += dismiss(line, &Error::Demoted, MOST_AT_ONCE - done),
             Due::Turn(line) => done += serve(context, line, MOST_AT_ONCE - done),
             Due::TimeOut(line, ticket) => {
-                if let Some(left) = waiting::leave_by_ticket(line, ticket) {
+                if let Some(left) = waiting::leave_by_ticket(line, ticket, clock::now_us()) {
                     left.waiter.client.answer(refuse(context, &left));
                 }
             }
@@ -114,7 +114,7 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
     let count = served.len();
     let stored = if changed { place.check_room().map(|room| place.save_served(room, &bucket, now_us)) } else { Ok(()) };
     for (ticket, waiter, decision) in served {
-        waiting::leave_by_ticket(line, ticket);
+        waiting::leave_by_ticket(line, ticket, now_us);
         let Some(waiter) = waiter else { continue };
         let outcome = match &stored {
             Err(error) if decision.allowed > 0 => Err(error.clone()),
@@ -134,9 +134,9 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
 
 /// Sends all in a line away, `most` at most now and the others next. Returns how many.
 fn dismiss(line: LineId, error: &Error, most: usize) -> usize {
-    let mut count = 0;
+    let (mut count, now_us) = (0, clock::now_us());
     while count < most
-        && let Some(left) = waiting::leave_first(line)
+        && let Some(left) = waiting::leave_first(line, now_us)
     {
         left.waiter.client.answer(Err(error.clone()));
         count += 1;

@@ -239,14 +239,12 @@ pub(crate) fn leave(client: Blocked) -> Option<Left> {
 }
 
 /// As [`leave`], of one that is known by its ticket.
-pub(crate) fn leave_by_ticket(id: LineId, ticket: Ticket) -> Option<Left> {
-    let now_us = clock::now_us();
+pub(crate) fn leave_by_ticket(id: LineId, ticket: Ticket, now_us: i64) -> Option<Left> {
     ROOM.with(|room| room.leave(id, ticket, now_us))
 }
 
 /// Takes the first out of a line.
-pub(crate) fn leave_first(id: LineId) -> Option<Left> {
-    let now_us = clock::now_us();
+pub(crate) fn leave_first(id: LineId, now_us: i64) -> Option<Left> {
     ROOM.with(|room| {
         let (ticket, _) = room.lines.get(&id)?.queue.first()?;
         room.leave(id, ticket, now_us)

@@ -40,16 +40,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     let (capacity, rate) = args::capacity_and_rate(args)?;
     let tokens = args::tokens(args.required()?, args::TOKENS, Rounding::Up, Tokens::ZERO)?;
     let timeout_us = args::timeout_us(args.required()?)?;
-    let mut period = None;
-    while let Some(word) = args.next() {
-        if !word.eq_ignore_ascii_case(args::PER.name.as_bytes()) {
-            return Err(Error::unknown_option(word));
-        }
-        if period.is_some() {
-            return Err(Error::Twice(args::PER.name));
-        }
-        period = Some(args::period(args.value_of(args::PER.name)?, args::PER)?);
-    }
+    let period = args::only_option(args, args::PER.name, |args| args::period(args.value_of(args::PER.name)?, args::PER))?;
     let limit = args::limit(capacity, rate, period.unwrap_or(Decimal::ONE))?;
     let request = Consume { limit, tokens, mode: Mode::Exactly };
 

@@ -116,17 +116,7 @@ fn parse<'call>(args: &mut Args<'call>) -> Result<(Vec<Word<'call>>, Vec<Consume
         let period = args::period(args.required()?, args::PERIOD)?;
         requests.push(Consume { limit: args::limit(capacity, rate, period)?, tokens, mode: Mode::Exactly });
     }
-    let mut max_wait_us = None;
-    while let Some(word) = args.next() {
-        if !word.eq_ignore_ascii_case(args::MAXWAIT.name.as_bytes()) {
-            return Err(Error::unknown_option(word));
-        }
-        if max_wait_us.is_some() {
-            return Err(Error::Twice(args::MAXWAIT.name));
-        }
-        max_wait_us = Some(args::max_wait_us(args)?);
-    }
-    if let Some(max_wait_us) = max_wait_us {
+    if let Some(max_wait_us) = args::only_option(args, args::MAXWAIT.name, args::max_wait_us)? {
         for request in &mut requests {
             request.mode = Mode::Reserve { max_wait_us };
         }

@@ -4,27 +4,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokenbucket_client::headers::{Preset, policy_key};
-use tokenbucket_client::{Buckets, Error, Limit, MultiConsume, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway};
+use tokenbucket_client::{Buckets, Error, Limit, MultiConsume, Origin, Peek, RateLimiter, Request as _, Status, WhenAway};
 
+use crate::limits::{fast, in_redis, slow};
 use crate::server::{Server, TIME_OUT};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Longer than a loaded machine stalls: what takes that long waits for something.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Within a test nothing refills.
-fn slow(burst: u32) -> Limit {
-    Limit::per(1, Duration::from_secs(3600)).unwrap().with_burst(burst).unwrap()
-}
-
-fn fast() -> Limit {
-    Limit::per(1, MS(500)).unwrap()
-}
-
-async fn in_redis(server: &Server) -> RateLimiter<impl Buckets> {
-    RateLimiter::new(Redis(server.multiplexed().await), WhenAway::FailClosed, Duration::from_secs(5))
-}
 
 #[tokio::test]
 async fn a_check_takes_or_says_when() {

@@ -10,6 +10,7 @@ mod explain;
 mod fuzz;
 mod leases;
 mod limiter;
+mod limits;
 mod penalties;
 mod requests;
 mod server;

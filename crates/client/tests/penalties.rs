@@ -5,26 +5,14 @@ use std::time::{Duration, Instant};
 
 use tokenbucket_client::headers::{Preset, policy_key};
 use tokenbucket_client::{
-    Buckets, Consume, Error, Limit, MultiConsume, Origin, Peek, RateLimiter, Redis, Request as _, Status, WhenAway,
+    Buckets, Consume, Error, Limit, MultiConsume, Origin, Peek, RateLimiter, Request as _, Status, WhenAway,
 };
 use tokio::time::sleep;
 
+use crate::limits::{fast, in_redis, slow};
 use crate::server::{Server, TIME_OUT};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-
-/// Within a test nothing refills.
-fn slow(burst: u32) -> Limit {
-    Limit::per(1, Duration::from_secs(3600)).unwrap().with_burst(burst).unwrap()
-}
-
-fn fast() -> Limit {
-    Limit::per(1, MS(500)).unwrap()
-}
-
-async fn in_redis(server: &Server) -> RateLimiter<impl Buckets> {
-    RateLimiter::new(Redis(server.multiplexed().await), WhenAway::FailClosed, Duration::from_secs(5))
-}
 
 /// How long the server holds a bucket frozen.
 fn frozen(server: &Server, key: impl Into<Vec<u8>>) -> Duration {
