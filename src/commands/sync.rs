@@ -81,7 +81,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
-    let now_us = clock::now_us();
+    let now_us = clock::now_by_wall_us();
     let latest_us = now_us.saturating_add_unsigned(config::MAX_WINDOW.us());
     let said = Sync {
         remaining,
