@@ -57,7 +57,7 @@ impl Report {
                  turns in every round; a figure is the median of its rounds, a ratio the median of the \
                  rounds' ratios. The script is [token_bucket.lua](token_bucket.lua), called by EVALSHA; the API \
                  floor a [module](floor/src/lib.rs) that makes the calls no limiter can do without, and decides \
-                 nothing.\n";
+                 nothing; mending, one that also asks when its key expires.\n";
         Ok(Self { text, load_before: load() })
     }
 
@@ -111,9 +111,15 @@ impl Report {
 
     fn ratios(&mut self, figures: &[Figure]) {
         self.text.push('\n');
-        self.head(&["times as many calls a second (in brackets: by processor time)", "script", "CL.THROTTLE", "API floor"]);
+        self.head(&[
+            "times as many calls a second (in brackets: by processor time)",
+            "script",
+            "CL.THROTTLE",
+            "API floor",
+            "mending",
+        ]);
         for figure in figures {
-            if figure.contender.beside == [None; 3] {
+            if figure.contender.beside == [None; 4] {
                 continue;
             }
             let mut cells = vec![figure.contender.name.to_owned()];

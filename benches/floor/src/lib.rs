@@ -1,12 +1,18 @@
 //! A module for measuring, not for use: what the module API itself costs.
 //!
 //! Its commands take what TB.CONSUME takes and reply what it replies, and decide
-//! nothing. What they do is what no limiter can do without:
+//! nothing: they read no argument and no clock. What they do is what no limiter can do
+//! without:
 //!
 //! - `FLOOR.NOTHING` replies;
 //! - `FLOOR.DENIED` opens its key, reads the value and replies;
-//! - `FLOOR.GRANTED` also writes the value and replicates one blob of 40 bytes, as
-//!   `FLOOR.STATE key blob`.
+//! - `FLOOR.GRANTED` also writes the value, says so to WATCH, and replicates one blob of
+//!   40 bytes, as `FLOOR.STATE key blob`;
+//! - `FLOOR.MENDING` also asks when the key expires, as one has to who mends an expiry
+//!   that somebody else has changed.
+//!
+//! Their keys expire, as any limiter's that is not to fill the memory; but that is set
+//! once, when a key is made, and not looked at again.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_void};
@@ -17,6 +23,8 @@ use redis_module::raw;
 
 const OK: c_int = 0; // as REDISMODULE_OK, which bindgen has as another type
 const ERR: c_int = 1;
+
+const AN_HOUR_MS: raw::mstime_t = 3_600_000;
 
 static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(null_mut());
 
@@ -48,7 +56,19 @@ unsafe extern "C" fn denied(ctx: *mut raw::RedisModuleCtx, argv: Arguments, _: c
 }
 
 unsafe extern "C" fn granted(ctx: *mut raw::RedisModuleCtx, argv: Arguments, _: c_int) -> c_int {
-    // SAFETY: the server passes a live context, and as many arguments as the arity asks for.
+    // SAFETY: the server's promise, handed on.
+    unsafe { grant(ctx, argv, false) }
+}
+
+unsafe extern "C" fn mending(ctx: *mut raw::RedisModuleCtx, argv: Arguments, _: c_int) -> c_int {
+    // SAFETY: the server's promise, handed on.
+    unsafe { grant(ctx, argv, true) }
+}
+
+/// # Safety
+/// The server passes a live context, and as many arguments as the arity asks for.
+unsafe fn grant(ctx: *mut raw::RedisModuleCtx, argv: Arguments, mends: bool) -> c_int {
+    // SAFETY: the caller's promise.
     unsafe {
         let name = *argv.add(1);
         let key = api!(RedisModule_OpenKey(ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed()));
@@ -59,10 +79,13 @@ unsafe extern "C" fn granted(ctx: *mut raw::RedisModuleCtx, argv: Arguments, _: 
             let value = api!(RedisModule_Alloc(16));
             value.cast::<[i64; 2]>().write([next, 0]);
             api!(RedisModule_ModuleTypeSetValue(key, TYPE.load(Relaxed), value));
+            api!(RedisModule_SetExpire(key, AN_HOUR_MS));
         }
-        let blob = [next; 5];
+        let expiry = if mends { api!(RedisModule_GetAbsExpire(key)) } else { 0 };
+        let blob = [next, expiry, next, next, next];
         let (format, bytes) = (c"sb".as_ptr(), blob.as_ptr().cast::<u8>());
         api!(RedisModule_Replicate(ctx, c"FLOOR.STATE".as_ptr(), format, name, bytes, size_of_val(&blob)));
+        api!(RedisModule_SignalModifiedKey(ctx, name));
         api!(RedisModule_CloseKey(key));
         reply(ctx, next & 1, c"granted")
     }
@@ -135,8 +158,13 @@ unsafe extern "C" fn RedisModule_OnLoad(ctx: *mut raw::RedisModuleCtx, _: Argume
         TYPE.store(api!(RedisModule_CreateDataType(ctx, c"api-floor".as_ptr(), 0, &raw mut methods)), Relaxed);
         // As TB.CONSUME: no implicit signal for a key that was only opened.
         api!(RedisModule_SetModuleOptions(ctx, raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED.cast_signed()));
-        let commands: [(&CStr, unsafe extern "C" fn(_, _, _) -> _); 4] =
-            [(c"FLOOR.NOTHING", nothing), (c"FLOOR.DENIED", denied), (c"FLOOR.GRANTED", granted), (c"FLOOR.STATE", state)];
+        let commands: [(&CStr, unsafe extern "C" fn(_, _, _) -> _); 5] = [
+            (c"FLOOR.NOTHING", nothing),
+            (c"FLOOR.DENIED", denied),
+            (c"FLOOR.GRANTED", granted),
+            (c"FLOOR.MENDING", mending),
+            (c"FLOOR.STATE", state),
+        ];
         for (name, run) in commands {
             if api!(RedisModule_CreateCommand(ctx, name.as_ptr(), Some(run), c"write fast".as_ptr(), 1, 1, 1)) != OK {
                 return ERR;
