@@ -65,13 +65,15 @@ impl Server {
         writeln!(file, "port {}\ndir {}\n{common}\n{}", self.port, path.display(), self.lines.join("\n")).unwrap();
         let log = File::options().create(true).append(true).open(path.join("redis.log")).unwrap();
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let child = Command::new(&binary)
+        // It ends with the thread that started it, also where the tests are killed.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", &binary])
             .arg(path.join("redis.conf"))
             .stdin(Stdio::null())
             .stderr(log.try_clone().unwrap())
             .stdout(log)
             .spawn()
-            .unwrap_or_else(|error| panic!("{binary}: {error}"));
+            .unwrap_or_else(|error| panic!("setpriv: {error}"));
         self.process = Some(child);
     }
 
