@@ -24,6 +24,7 @@ mod clocks;
 mod cluster;
 mod concurrency;
 mod consume;
+mod disk;
 mod documents;
 mod footprint;
 mod hostile;

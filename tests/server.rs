@@ -13,7 +13,7 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,6 +223,15 @@ impl Server {
         let mut process = self.process.take().expect("a running server");
         wait_until("the server to shut down", || process.try_wait().unwrap().is_some());
         assert!(process.wait().unwrap().success(), "{}", self.log());
+    }
+
+    /// Waits for a server that ends by itself, as it is to.
+    #[allow(dead_code)]
+    #[track_caller]
+    pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
+        let mut process = self.process.take().expect("a running server");
+        wait_until("the server to end", || process.try_wait().unwrap().is_some());
+        process.wait().unwrap()
     }
 
     /// Starts an ended server in the same directory, with the same configuration.
