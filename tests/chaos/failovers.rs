@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::ledger::{Busy, Kept, Ledger, Sums};
+use crate::ledger::{Busy, Freeze, Kept, Ledger, Spent, Sums};
 use crate::load::{Confirmation, Place, ballast, freeze, spending};
 use crate::random::Random;
 use crate::server::{Server, wait_until};
@@ -15,8 +15,9 @@ use crate::{between, rounds};
 /// Each half has buckets of its own.
 const AWAITED: &str = ":confirmed";
 const NOT_ASKED_FOR: &str = ":unconfirmed";
+const HALVES: [&str; 2] = [AWAITED, NOT_ASKED_FOR];
 
-const CLIENTS: [(&str, Confirmation); 4] = [
+pub(crate) const CLIENTS: [(&str, Confirmation); 4] = [
     (AWAITED, Confirmation::Awaited),
     (AWAITED, Confirmation::Awaited),
     (NOT_ASKED_FOR, Confirmation::NotAskedFor),
@@ -29,7 +30,73 @@ struct Written {
     offset: i64,
 }
 
-fn offset(server: &Server, field: &str) -> i64 {
+/// A primary's last moments, and how much of them its replica has.
+pub(crate) struct Failover {
+    round: String,
+    freezes: [Vec<Freeze>; 2],
+    written: Vec<Written>,
+    pub(crate) killed: Instant,
+    pub(crate) busy: Busy,
+    /// The offset that the replica had got to.
+    pub(crate) had: i64,
+}
+
+impl Failover {
+    pub(crate) fn of(round: &str) -> Self {
+        Self {
+            round: round.to_owned(),
+            freezes: [vec![], vec![]],
+            written: Vec::new(),
+            killed: Instant::now(),
+            busy: Busy::default(),
+            had: 0,
+        }
+    }
+
+    /// Freezes what is frozen, and then looks at how much the primary has written.
+    #[track_caller]
+    pub(crate) fn watch(&mut self, primary: &Server, time: Duration) {
+        let mut c = primary.connect();
+        self.freezes = HALVES.map(|half| freeze(&mut c, &format!("{}{half}", self.round)));
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            let asked = Instant::now();
+            self.written.push(Written { asked, offset: offset(primary, "master_repl_offset") });
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Of those who await a confirmation, and of the others.
+#[derive(Default)]
+pub(crate) struct Halves([Sums; 2]);
+
+impl Halves {
+    /// Takes what is left on the primary that there is now, and holds all of it against
+    /// the limits.
+    #[track_caller]
+    pub(crate) fn settle(&mut self, failover: Failover, mut spent: Vec<Vec<Spent>>, primary: &Server) {
+        let Failover { round, freezes, written, killed, busy, had } = failover;
+        let moment = written.iter().rev().find(|written| written.offset <= had).map(|written| written.asked);
+        let of_the_rest = spent.split_off(2);
+        let kept = [Kept::Confirmed(moment), Kept::Before(moment)];
+        let halves = HALVES.into_iter().zip([spent, of_the_rest]).zip(freezes).zip(kept);
+        for ((((half, spent), freezes), kept), sums) in halves.zip(&mut self.0) {
+            let round = format!("{round}{half}");
+            let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed, busy };
+            ledger.drain(&mut primary.connect(), &round);
+            ledger.assert_kept(kept, &round, sums);
+        }
+    }
+
+    pub(crate) fn report(&self, what: &str, rounds: usize) {
+        let [confirmed, unconfirmed] = &self.0;
+        confirmed.report(&format!("{what}, confirmed by WAIT"), rounds);
+        unconfirmed.report(&format!("{what}, not confirmed"), rounds);
+    }
+}
+
+pub(crate) fn offset(server: &Server, field: &str) -> i64 {
     server.connect().info("replication", field).parse().unwrap()
 }
 
@@ -60,7 +127,7 @@ fn send_all_again(replica: &Server, primary: &Server) -> i64 {
 
 #[test]
 fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_than_the_tail() {
-    let (mut random, mut confirmed, mut unconfirmed) = (Random::new(43), Sums::default(), Sums::default());
+    let (mut random, mut halves) = (Random::new(43), Halves::default());
     let start = || Server::builder().tcp().conf("repl-ping-replica-period 1").start();
     let (mut primary, mut replica) = (start(), start());
     ballast(&mut primary.connect());
@@ -68,11 +135,8 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
     replica.replicate(&primary);
     for number in 0..rounds() {
         let round = format!("round{number}");
-        let rounds = [AWAITED, NOT_ASKED_FOR].map(|half| format!("{round}{half}"));
-        let place = Place::of(&primary);
-        let (mut freezes, mut killed, mut written, mut had) = ([vec![], vec![]], Instant::now(), Vec::new(), 0);
-        let mut busy = Busy::default();
-        let mut spent = spending(&place, &round, &CLIENTS, random.next(), || {
+        let (place, mut failover) = (Place::of(&primary), Failover::of(&round));
+        let spent = spending(&place, &round, &CLIENTS, random.next(), || {
             thread::sleep(between(&mut random, 20, 300));
             match number % 4 {
                 // The replica is away for a while, and is sent all or the rest under load.
@@ -87,14 +151,8 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
                 }
                 _ => {}
             }
-            let mut c = primary.connect();
-            freezes = [0, 1].map(|half: usize| freeze(&mut c, &rounds[half]));
-            let end = Instant::now() + between(&mut random, 20, 600);
-            while Instant::now() < end {
-                let asked = Instant::now();
-                written.push(Written { asked, offset: offset(&primary, "master_repl_offset") });
-                thread::sleep(Duration::from_millis(1));
-            }
+            failover.watch(&primary, between(&mut random, 20, 600));
+            let mut had = 0;
             if number % 4 == 0 {
                 had = send_all_again(&replica, &primary);
                 let mut sending = primary.connect();
@@ -104,10 +162,10 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
                 });
                 thread::sleep(between(&mut random, 0, 10));
             }
-            busy = Busy::of(&mut c);
+            failover.busy = Busy::of(&mut primary.connect());
             primary.kill();
-            killed = Instant::now();
-            had = promote(&replica, had);
+            failover.killed = Instant::now();
+            failover.had = promote(&replica, had);
             place.move_to(&replica);
             // The other comes back under load, as a replica from its first moment: a primary
             // that comes back as one, and empty, would grant to whoever still knows it.
@@ -117,18 +175,7 @@ fn a_failover_grants_nothing_twice_that_was_confirmed_and_of_the_rest_no_more_th
             thread::sleep(between(&mut random, 200, 400));
         });
         std::mem::swap(&mut primary, &mut replica);
-        let kept = written.iter().rev().find(|written| written.offset <= had).map(|written| written.asked);
-        let [frozen, also_frozen] = freezes;
-        let of_the_rest = spent.split_off(2);
-        for (spent, freezes, half, kept, sums) in [
-            (spent, frozen, 0, Kept::Confirmed(kept), &mut confirmed),
-            (of_the_rest, also_frozen, 1, Kept::Before(kept), &mut unconfirmed),
-        ] {
-            let mut ledger = Ledger { spent: spent.into_iter().flatten().collect(), freezes, killed, busy };
-            ledger.drain(&mut primary.connect(), &rounds[half]);
-            ledger.assert_kept(kept, &rounds[half], sums);
-        }
+        halves.settle(failover, spent, &primary);
     }
-    confirmed.report("failover, confirmed by WAIT", rounds());
-    unconfirmed.report("failover, not confirmed", rounds());
+    halves.report("failover", rounds());
 }

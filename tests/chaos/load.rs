@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::connection::{Connection, array, int};
+use crate::connection::{Connection, array, int, text};
 use crate::ledger::{BUDGETS, Budget, FILL, FREEZE, FROZEN, Freeze, PAIR, Spent, THAWING, key};
 use crate::random::Random;
 use crate::server::Server;
@@ -18,21 +18,42 @@ use crate::server::Server;
 const CONFIRM_MS: &str = "50";
 
 /// Where the clients find the server.
-pub(crate) struct Place(Mutex<PathBuf>);
+pub(crate) enum Place {
+    Socket(Mutex<PathBuf>),
+    /// Where these sentinels say, on these ports.
+    Sentinels(Vec<u16>),
+}
 
 impl Place {
     pub(crate) fn of(server: &Server) -> Self {
-        Self(Mutex::new(server.dir().join("socket")))
+        Self::Socket(Mutex::new(server.dir().join("socket")))
     }
 
     pub(crate) fn move_to(&self, server: &Server) {
-        *self.0.lock().unwrap() = server.dir().join("socket");
+        let Self::Socket(socket) = self else { panic!("the sentinels say where it is") };
+        *socket.lock().unwrap() = server.dir().join("socket");
     }
 
-    fn connect(&self) -> Option<Connection> {
-        let socket = self.0.lock().unwrap().clone();
-        Connection::unix(&socket).ok()
+    fn connect(&self, random: &mut Random) -> Option<Connection> {
+        match self {
+            Self::Socket(socket) => {
+                let socket = socket.lock().unwrap().clone();
+                Connection::unix(&socket).ok()
+            }
+            Self::Sentinels(ports) => {
+                // Each question takes a port of the machine for a minute.
+                thread::sleep(Duration::from_millis(10));
+                let mut sentinel = Connection::tcp(ports[random.below(ports.len())]).ok()?;
+                Connection::tcp(primary_port(&mut sentinel)).ok()
+            }
+        }
     }
+}
+
+/// Where a sentinel says that the primary is.
+#[track_caller]
+pub(crate) fn primary_port(sentinel: &mut Connection) -> u16 {
+    text(&array(sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME limiter"))[1]).parse().unwrap()
 }
 
 /// Whether a client asks for a replica's confirmation of each of its calls.
@@ -71,7 +92,7 @@ pub(crate) fn spending(
 fn spend(place: &Place, round: &str, confirmation: Confirmation, mut random: Random, stop: &AtomicBool) -> Vec<Spent> {
     let mut spent = Vec::new();
     while !stop.load(Relaxed) {
-        let Some(mut c) = place.connect() else {
+        let Some(mut c) = place.connect(&mut random) else {
             thread::sleep(Duration::from_millis(1));
             continue;
         };
