@@ -27,7 +27,7 @@ pub(crate) fn run(context: &Context) {
     let now_us = time::monotonic_us();
     let is_primary = context.flags().contains(ContextFlags::PRIMARY);
     // A server that is demoted sends all blocked clients away; but not each does always.
-    let serving = !is_primary || context.may_write();
+    let serving = !is_primary || (context.may_write() && !(waiting::is_anybody() && context.is_write_refused()));
     let mut done = 0;
     while done < MOST_AT_ONCE
         && let Some(due) = waiting::next_due(now_us, serving)
@@ -48,7 +48,8 @@ pub(crate) fn run(context: &Context) {
 
 /// Serves those whose turn has come for the bucket of a call before it is answered: the
 /// timer may be a little late, and the call have waited as long as it was told. Not
-/// between the commands of a transaction or script, which nobody comes in between.
+/// between the commands of a transaction or script, which nobody comes in between. (That
+/// the server does not refuse writes is known: it has let the call through.)
 #[inline(always)]
 pub(crate) fn catch_up(context: &Context, key: Word<'_>) {
     if waiting::is_anybody()

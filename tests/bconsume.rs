@@ -1,5 +1,6 @@
 //! TB.BCONSUME: whoever waits has its turn, in order, whatever happens meanwhile.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -734,6 +735,96 @@ fn a_shutdown_that_waits_for_a_replica_serves_nobody() {
     primary.shut_down("NOSAVE");
     replica.go_on();
     assert!(first.c.try_receive().is_err(), "it was served while the replica could not hear of it");
+}
+
+/// What the server writes down of calls and refusals. Left out are the calls of this, and
+/// those that it counts only when they are answered.
+fn traces(server: &Server, c: &mut Connection) -> (String, String, Vec<String>, Value) {
+    let left_out = ["cmdstat_info", "cmdstat_acl|log", "cmdstat_TB.BCONSUME"];
+    let commands = c.info_fields("commandstats").into_keys().filter(|command| !left_out.contains(&command.as_str()));
+    (server.log(), c.text("INFO errorstats"), commands.collect(), c.ask("ACL LOG"))
+}
+
+/// Nobody is served while the server refuses writes with this error, and that leaves no
+/// trace; but whose time is over is told. Returns two who still wait.
+#[track_caller]
+fn assert_served_none(server: &Server, error: &str, refuse: impl FnOnce(&mut Connection)) -> [Waiting; 2] {
+    let mut c = server.connect();
+    c.take("k 10 1e-8 10");
+    let clients = [wait(server, "k 10 1e-8 4 0"), wait(server, "k 10 1e-8 1 0")];
+    let mut timed = wait(server, "k 10 1e-8 1 3");
+    // Their turns come after two seconds; by then the server refuses.
+    c.transaction(&["TB.CONSUME k 10 100 1", "TB.PENALISE k 2"]);
+    refuse(&mut c);
+    assert!(c.error("TB.CONSUME k 10 100 1").starts_with(error));
+    let before = traces(server, &mut c);
+    let (reply, took) = timed.answer();
+    assert_eq!(reply.verdict(), (0, "empty", 0));
+    assert!((Duration::from_secs(3)..Duration::from_secs(3) + LATE).contains(&took), "{took:?}");
+    assert_eq!(waiting(&mut c), 2);
+    assert_eq!(traces(server, &mut c), before);
+    clients
+}
+
+#[test]
+fn nobody_is_served_while_too_few_replicas_follow() {
+    let (primary, replica) = (Server::builder().tcp().start(), Server::builder().tcp().start());
+    let mut clients = assert_served_none(&primary, "NOREPLICAS", |c| c.config_set("min-replicas-to-write", "1"));
+    replica.replicate(&primary);
+    clients.iter_mut().for_each(|client| drop(client.assert_served()));
+    replica.wait_for_sync(&primary);
+    assert_eq!(replica.connect().ask("DEBUG DIGEST"), primary.connect().ask("DEBUG DIGEST"));
+    assert_nobody_waits(&mut primary.connect());
+}
+
+#[test]
+fn nobody_is_served_while_the_server_cannot_save() {
+    let server = Server::builder().conf("save 3600 1000000").start();
+    let mut c = server.connect();
+    let in_the_way = server.dir().join("dump.rdb");
+    let save = |c: &mut Connection, expected: &str| {
+        assert_eq!(error_text(&c.ask("BGSAVE")), None);
+        wait_until("the result of BGSAVE", || c.info("persistence", "rdb_last_bgsave_status") == expected);
+    };
+    let mut clients = assert_served_none(&server, "MISCONF", |c| {
+        fs::create_dir(&in_the_way).unwrap();
+        save(c, "err");
+    });
+    fs::remove_dir(&in_the_way).unwrap();
+    save(&mut c, "ok");
+    clients.iter_mut().for_each(|client| drop(client.assert_served()));
+    assert_nobody_waits(&mut c);
+}
+
+#[test]
+fn in_a_cluster_nobody_is_served_while_too_few_replicas_follow() {
+    let cluster = Cluster::start();
+    let (owner, _, _) = cluster.around("k");
+    let mut clients = assert_served_none(owner, "NOREPLICAS", |c| c.config_set("min-replicas-to-write", "1"));
+    owner.connect().config_set("min-replicas-to-write", "0");
+    clients.iter_mut().for_each(|client| drop(client.assert_served()));
+}
+
+#[test]
+fn to_learn_whether_it_may_write_changes_nothing_and_counts_as_no_error() {
+    let server = Server::start();
+    let (mut c, mut watcher) = (server.connect(), server.connect());
+    // There may be such a key, with or without an expiry.
+    let calls: [&[&str]; 3] = [&["DEL", ""], &["SET", "", "text"], &["SET", "", "text", "EX", "1000"]];
+    for call in calls {
+        c.ask_bytes(call);
+        c.ask("DEL k");
+        c.take("k 10 50 10");
+        let before = [c.ask_bytes(&["GET", ""]), c.ask_bytes(&["PEXPIRETIME", ""])];
+        watcher.ask_bytes(&["WATCH", ""]);
+        wait(&server, "k 10 50 5 0").assert_served();
+        watcher.ok("MULTI");
+        assert_eq!(watcher.ask("EXEC"), Value::Array(vec![]), "{call:?}");
+        assert_eq!([c.ask_bytes(&["GET", ""]), c.ask_bytes(&["PEXPIRETIME", ""])], before, "{call:?}");
+    }
+    let failed = |figures: &String| !figures.ends_with(",failed_calls=0");
+    assert!(!c.info_fields("commandstats").values().any(failed), "{:?}", c.info_fields("commandstats"));
+    assert_eq!(c.info("stats", "total_error_replies"), "0");
 }
 
 #[test]

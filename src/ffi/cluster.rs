@@ -3,11 +3,9 @@
 //! cost a look at each of them whenever a bucket is made.
 
 use std::ffi::CStr;
-use std::os::raw::c_char;
 use std::ptr::slice_from_raw_parts;
 
-use redis_module::raw;
-
+use super::answer::Answer;
 use super::api;
 use super::context::{Context, ContextFlags};
 use super::words::Word;
@@ -80,63 +78,5 @@ fn my_id() -> Option<&'static [u8]> {
     unsafe {
         let id = api!(RedisModule_GetMyClusterID()).cast::<u8>();
         (!id.is_null()).then(|| &*slice_from_raw_parts(id, LEN))
-    }
-}
-
-/// What a command answered; freed when it is dropped.
-struct Answer(*mut raw::RedisModuleCallReply);
-
-impl Answer {
-    /// `None` where the server refused to run the command.
-    const fn new(answer: *mut raw::RedisModuleCallReply) -> Option<Self> {
-        if answer.is_null() { None } else { Some(Self(answer)) }
-    }
-
-    const fn part(&self) -> Part<'_> {
-        Part { of: std::marker::PhantomData, part: self.0 }
-    }
-
-    fn integer(&self) -> i64 {
-        self.part().integer()
-    }
-
-    fn elements(&self) -> impl Iterator<Item = Part<'_>> {
-        (0..).map_while(|index| self.part().element(index))
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        // SAFETY: from the server, and freed once.
-        unsafe { api!(RedisModule_FreeCallReply(self.0)) };
-    }
-}
-
-/// A part of an answer, which the answer owns.
-#[derive(Clone, Copy)]
-struct Part<'answer> {
-    of: std::marker::PhantomData<&'answer Answer>,
-    part: *mut raw::RedisModuleCallReply,
-}
-
-impl<'answer> Part<'answer> {
-    fn element(self, index: usize) -> Option<Self> {
-        // SAFETY: the answer is alive. What is no array has no elements.
-        let part = unsafe { api!(RedisModule_CallReplyArrayElement(self.part, index)) };
-        (!part.is_null()).then_some(Self { part, ..self })
-    }
-
-    fn integer(self) -> i64 {
-        // SAFETY: the answer is alive.
-        unsafe { api!(RedisModule_CallReplyInteger(self.part)) }
-    }
-
-    fn bytes(self) -> Option<&'answer [u8]> {
-        let mut len = 0;
-        // SAFETY: the answer is alive; null where it is no text.
-        unsafe {
-            let bytes: *const c_char = api!(RedisModule_CallReplyStringPtr(self.part, &raw mut len));
-            (!bytes.is_null()).then(|| &*slice_from_raw_parts(bytes.cast::<u8>(), len))
-        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use redis_module::raw;
 
+use super::answer::Answer;
 use super::api;
 use super::constants::OK;
 use super::words::Word;
@@ -31,6 +32,13 @@ bitflags::bitflags! {
         const CANNOT_BLOCK = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
     }
 }
+
+/// The first version of the server that a timer can have run a command as in a script: those
+/// before look at the client of the call, which there is none of, and crash.
+const SCRIPTS_FROM_TIMERS: c_int = 0x0007_0003;
+
+/// The first version of the server that says whether it would run a command, and does not.
+const DRY_RUNS: c_int = 0x0007_0200;
 
 /// The context of one call.
 pub(crate) struct Context(*mut raw::RedisModuleCtx);
@@ -58,6 +66,32 @@ impl Context {
         // SAFETY: takes nothing.
         let avoid = unsafe { api!(RedisModule_AvoidReplicaTraffic()) } != 0;
         !avoid && !self.flags().contains(ContextFlags::LOADING)
+    }
+
+    /// Whether the server would refuse a client's write now, having too few replicas for
+    /// `min-replicas-to-write` or a disk that it could not write to. It lets a module write
+    /// of itself all the same, and says so only of a command that is run as in a script: of
+    /// one, then, that changes nothing.
+    pub(crate) fn is_write_refused(&self) -> bool {
+        let (empty, zero, later) = (c"".as_ptr(), c"0".as_ptr(), c"GT".as_ptr());
+        // SAFETY: `self.0` is live; the formats say as many strings of C as follow.
+        let answer = unsafe {
+            match api!(RedisModule_GetServerVersion()) {
+                ..SCRIPTS_FROM_TIMERS => return false,
+                // No expiry is earlier than 0. (A key that is not this node's is looked for last.)
+                SCRIPTS_FROM_TIMERS..DRY_RUNS => {
+                    api!(RedisModule_Call(self.0, c"PEXPIREAT".as_ptr(), c"SEccc".as_ptr(), empty, zero, later))
+                }
+                // It is not run. Its keys are none, since some servers look for those first.
+                DRY_RUNS.. => {
+                    let (command, format) = (c"TB.MCONSUME".as_ptr(), c"SEDcccccc".as_ptr());
+                    api!(RedisModule_Call(self.0, command, format, zero, empty, empty, empty, empty, empty))
+                }
+            }
+        };
+        let answer = Answer::new(answer);
+        let error = answer.as_ref().and_then(|answer| answer.part().bytes()).unwrap_or_default();
+        error.starts_with(b"NOREPLICAS") || error.starts_with(b"MISCONF")
     }
 
     /// The database of the client.

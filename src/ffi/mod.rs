@@ -8,6 +8,7 @@
 //! run on a thread of the server's that has no lock.
 
 mod allocator;
+mod answer;
 mod blank;
 mod blocked;
 mod border;
