@@ -3,31 +3,14 @@
 
 #![no_main]
 
-use std::sync::LazyLock;
+#[path = "../../crates/client/tests/header_names.rs"]
+mod header_names;
+
 use std::time::{Duration, SystemTime};
 
+use header_names::NAMES;
 use libfuzzer_sys::fuzz_target;
 use tokenbucket_client::headers::{Action, Preset, Reader};
-
-const NAMES: [&str; 8] = [
-    "retry-after",
-    "retry-after-ms",
-    "date",
-    "ratelimit",
-    "ratelimit-policy",
-    "ratelimit-limit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-];
-
-/// Besides, whatever the vendors' descriptions name: their source is asked, so that none is
-/// forgotten.
-static ALL_NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let quoted = include_str!("../../crates/client/src/headers/presets.rs").split('"').skip(1).step_by(2);
-    let names: Vec<&str> = quoted.filter(|text| text.starts_with("x-") || text.contains("-ratelimit-")).collect();
-    assert!(names.len() > 20, "{names:?}");
-    NAMES.into_iter().chain(names).collect()
-});
 
 fuzz_target!(|input: (u16, u8, u32, Vec<(u8, &[u8])>)| {
     let (status, preset, now, lines) = input;
@@ -37,7 +20,7 @@ fuzz_target!(|input: (u16, u8, u32, Vec<(u8, &[u8])>)| {
     if let Some(preset) = Preset::ALL.get(usize::from(preset) % (Preset::ALL.len() + 1)) {
         reader = reader.preset(*preset);
     }
-    let headers = lines.iter().map(|(name, value)| (ALL_NAMES[usize::from(*name) % ALL_NAMES.len()], *value));
+    let headers = lines.iter().map(|(name, value)| (NAMES[usize::from(*name) % NAMES.len()], *value));
     let advice = reader.read(status, headers, SystemTime::UNIX_EPOCH + Duration::from_secs(now.into()));
     if let Action::Penalise(penalty) = advice.action {
         assert!(penalty.is_some_and(|penalty| penalty <= cap));

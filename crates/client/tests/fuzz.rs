@@ -6,34 +6,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 use tokenbucket_client::headers::{Action, Preset, Reader};
 
-const NAMES: [&str; 26] = [
-    "retry-after",
-    "Retry-After-Ms",
-    "date",
-    "ratelimit",
-    "ratelimit-policy",
-    "ratelimit-limit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "X-RateLimit-Reset",
-    "x-ratelimit-reset-after",
-    "x-rate-limit-limit",
-    "x-rate-limit-remaining",
-    "x-rate-limit-reset",
-    "x-shopify-shop-api-call-limit",
-    "x-hubspot-ratelimit-remaining",
-    "x-hubspot-ratelimit-daily-remaining",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-    "x-ratelimit-remaining-tokens",
-    "anthropic-ratelimit-requests-remaining",
-    "anthropic-ratelimit-requests-reset",
-    "anthropic-ratelimit-tokens-remaining",
-    "x-user-limit-24hour-remaining",
-    "x-user-limit-24hour-reset",
-];
+use crate::header_names::NAMES;
 
 /// Near misses of every form, joined in any way, and bytes.
 fn value() -> impl Strategy<Value = Vec<u8>> {

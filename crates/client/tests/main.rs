@@ -8,6 +8,7 @@ mod cancelled;
 mod cluster;
 mod explain;
 mod fuzz;
+mod header_names;
 mod leases;
 mod limiter;
 mod limits;
