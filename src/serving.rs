@@ -5,7 +5,7 @@
 
 use crate::clock;
 use crate::error::Error;
-use crate::ffi::{Blocked, Context, ContextFlags, Whereabouts, Word, time, whereabouts};
+use crate::ffi::{Blocked, Context, ContextFlags, Word, check_here, time};
 use crate::keyspace::{Access, Place};
 use crate::reply::Reply;
 use crate::stats;
@@ -81,17 +81,14 @@ fn serve(context: &Context, line: LineId, most: usize) -> usize {
         Ok(opened) => opened,
         Err(error) => return dismiss(line, &error, most),
     };
-    match whereabouts(context, key.as_word()) {
-        Whereabouts::Here => {}
-        // A key that has moved away is no full bucket; one that is here has come before its slot.
-        Whereabouts::Moved { slot, address } if found.is_none() => {
-            return dismiss(line, &Error::Moved { slot, address }, most);
-        }
-        Whereabouts::Moved { .. } => {}
-        Whereabouts::Unsettled => {
+    match check_here(context, key.as_word()) {
+        Err(Error::OnItsWay) => {
             waiting::turn_in(line, LOOK_AGAIN_US);
             return 1;
         }
+        // A key that has moved away is no full bucket; one that is here has come before its slot.
+        Err(moved) if found.is_none() => return dismiss(line, &moved, most),
+        Err(_) | Ok(()) => {}
     }
     let now_us = clock::now_us();
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
@@ -151,11 +148,7 @@ fn refuse(context: &Context, left: &Left) -> Result<Reply, Error> {
     context.select(left.database);
     let (_place, found) = Place::open(context, left.key.as_word(), Access::Read)?;
     if found.is_none() {
-        match whereabouts(context, left.key.as_word()) {
-            Whereabouts::Here => {}
-            Whereabouts::Moved { slot, address } => return Err(Error::Moved { slot, address }),
-            Whereabouts::Unsettled => return Err(Error::OnItsWay),
-        }
+        check_here(context, left.key.as_word())?;
     }
     let now_us = clock::now_us();
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);

@@ -9,39 +9,30 @@ use super::answer::Answer;
 use super::api;
 use super::context::{Context, ContextFlags};
 use super::words::Word;
+use crate::error::Error;
 
-/// Who serves a key.
-pub(crate) enum Whereabouts {
-    /// This node.
-    Here,
-    /// Another one: where the redirection leads.
-    Moved {
-        /// Of the key.
-        slot: i64,
-        /// host:port.
-        address: String,
-    },
-    /// Nobody for now, as far as is known here: the key's slot is on its way.
-    Unsettled,
-}
-
-/// Who serves the key. (A key that exists and is another node's by this is on its way
-/// here.)
-pub(crate) fn whereabouts(context: &Context, key: Word<'_>) -> Whereabouts {
+/// That this node serves the key. (A key that exists and is another node's by this is on
+/// its way here.)
+///
+/// # Errors
+/// [`Error::Moved`] where another does; [`Error::OnItsWay`] where nobody does for now, as
+/// far as is known here.
+pub(crate) fn check_here(context: &Context, key: Word<'_>) -> Result<(), Error> {
     if !context.flags().contains(ContextFlags::CLUSTER) {
-        return Whereabouts::Here;
+        return Ok(());
     }
     // A module's call of a command is refused for a key that is not served here.
     // SAFETY: the context and the key are live; the format says one string.
     let answer =
         unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) };
     if answer.is_some() {
-        return Whereabouts::Here;
+        return Ok(());
     }
-    moved(context, key).unwrap_or(Whereabouts::Unsettled)
+    Err(moved(context, key).unwrap_or(Error::OnItsWay))
 }
 
-fn moved(context: &Context, key: Word<'_>) -> Option<Whereabouts> {
+/// Where the redirection leads.
+fn moved(context: &Context, key: Word<'_>) -> Option<Error> {
     // SAFETY: as above; the formats say two strings, the first (or only) one for C.
     let (slot, slots) = unsafe {
         let call = |format: &CStr, subcommand: &CStr| {
@@ -65,7 +56,7 @@ fn moved(context: &Context, key: Word<'_>) -> Option<Whereabouts> {
             // A node that does not tell its name is reached where this one was.
             let host = owner.element(0)?.bytes().map(|host| String::from_utf8_lossy(host).into_owned()).unwrap_or_default();
             let address = format!("{host}:{}", owner.element(1)?.integer());
-            return Some(Whereabouts::Moved { slot, address });
+            return Some(Error::Moved { slot, address });
         }
     }
     None

@@ -26,7 +26,7 @@ mod value;
 mod words;
 
 pub(crate) use blocked::Blocked;
-pub(crate) use cluster::{Whereabouts, whereabouts};
+pub(crate) use cluster::check_here;
 pub(crate) use context::{Context, ContextFlags};
 pub(crate) use key::{Access, Key, NEVER};
 pub(crate) use locked::Locked;
