@@ -1,22 +1,15 @@
 //! The only place where the shapes of replies are written.
 
 use crate::ffi::Context;
+use tokenbucket::joint::{Answer, Joint};
 use tokenbucket::{Decision, LimitedReading, Reading, Status, Tokens};
-
-/// The answer for one bucket of several.
-pub(crate) enum Member {
-    /// As if it were alone.
-    Decided(Decision),
-    /// It has the tokens, but another has not.
-    Ready(Decision),
-}
 
 /// What a command answers.
 pub(crate) enum Reply {
     /// allowed, remaining, wait, full, status.
     Decision(Decision),
     /// The same for several buckets together, then for each.
-    Joint { together: Decision, each: Vec<Member> },
+    Joint(Joint),
     /// A number.
     Integer(u64),
     /// A duration in microseconds, told in milliseconds.
@@ -38,15 +31,15 @@ impl Reply {
     pub(crate) fn write(&self, to: &Context) {
         match self {
             Self::Decision(decision) => write_decision(to, decision),
-            Self::Joint { together, each } => {
+            Self::Joint(Joint { together, each }) => {
                 to.reply_array(6);
                 write_figures(to, together, word(together.status));
                 to.reply_array(u8::try_from(each.len()).unwrap_or(u8::MAX)); // at most 64
-                for member in each {
+                for outcome in each {
                     to.reply_array(5);
-                    match member {
-                        Member::Decided(decision) => write_figures(to, decision, word(decision.status)),
-                        Member::Ready(decision) => write_figures(to, decision, "ready"),
+                    match &outcome.answer {
+                        Answer::Decided(decision) => write_figures(to, decision, word(decision.status)),
+                        Answer::Ready(decision) => write_figures(to, decision, "ready"),
                     }
                 }
             }

@@ -82,9 +82,9 @@
 //! # The files
 //!
 //! `limit` has the units and the arithmetic of moments, `bucket` the commands, `usual`
-//! the usual call once more, for speed, `queue` those who wait for a bucket, `decimal`
-//! reads numbers, [`state`] writes a bucket as bytes for disk and wire, [`packed`] as
-//! words for memory.
+//! the usual call once more, for speed, [`joint`] the call that takes from several buckets
+//! or from none, `queue` those who wait for a bucket, `decimal` reads numbers, [`state`]
+//! writes a bucket as bytes for disk and wire, [`packed`] as words for memory.
 //!
 //! ```
 //! use tokenbucket::{Bucket, Consume, Limit, Mode, Rate, Status, Tokens};
@@ -106,6 +106,7 @@
 
 mod bucket;
 mod decimal;
+pub mod joint;
 mod limit;
 pub mod packed;
 mod queue;

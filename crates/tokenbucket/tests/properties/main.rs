@@ -25,6 +25,7 @@ mod bytes;
 mod edges;
 mod found;
 mod histories;
+mod joint;
 mod layout;
 mod numbers;
 mod oracle;
