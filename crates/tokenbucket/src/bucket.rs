@@ -337,10 +337,10 @@ impl Bucket {
         }
     }
 
-    /// Settles the level so far under the limit that is remembered and takes up
-    /// another, as a call that is denied for now does.
-    pub fn change_limit(&mut self, limit: &Limit, now_us: i64) -> Effect {
-        let (bucket, known) = self.adopt(limit, now_us);
+    /// Settles the level so far under the limit that is remembered and takes up the one of
+    /// a call, as one that is denied for now does.
+    pub fn change_limit(&mut self, call: &Consume, now_us: i64) -> Effect {
+        let (bucket, known) = self.adopt_for(call, now_us);
         if known {
             return Effect::Unchanged;
         }

@@ -117,7 +117,7 @@ impl<P> Part<P> {
         let mut after = self.bucket();
         let is_for_now = denial != Status::Never;
         let effect = if is_for_now && self.found.is_some() && self.request.tokens > Tokens::ZERO {
-            after.change_limit(&self.request.limit, now_us)
+            after.change_limit(&self.request, now_us)
         } else {
             Effect::Unchanged
         };

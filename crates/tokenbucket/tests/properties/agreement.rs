@@ -65,7 +65,7 @@ fn follow(oracle: &mut Oracle, event: &Event) {
         let other = event.before.limit().is_none_or(|known| !known.is_same_as(&call.limit));
         if decision.allowed == 0 && decision.status != Status::Never && call.tokens > Tokens::ZERO && other {
             let mut denied = event.before;
-            assert_eq!(denied.change_limit(&call.limit, now), Effect::Changed, "{event:#?}");
+            assert_eq!(denied.change_limit(&call, now), Effect::Changed, "{event:#?}");
             assert_eq!(denied, event.after, "{event:#?}");
         }
     }

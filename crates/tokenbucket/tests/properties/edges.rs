@@ -107,9 +107,10 @@ fn of_two_limits_that_are_the_same_the_other_is_taken_up_where_a_call_needs_its_
 
 #[test]
 fn a_limit_that_is_the_same_is_not_taken_up() {
-    let (limit, mut bucket) = (limit(10, (1, 1)), Bucket::UNKNOWN);
-    assert_eq!(bucket.change_limit(&limit, 0), Effect::Changed);
+    let call = Consume { limit: limit(10, (1, 1)), tokens: Tokens::ONE, mode: Mode::Exactly };
+    let mut bucket = Bucket::UNKNOWN;
+    assert_eq!(bucket.change_limit(&call, 0), Effect::Changed);
     let known = bucket;
-    assert_eq!(bucket.change_limit(&limit, SECOND_US), Effect::Unchanged);
+    assert_eq!(bucket.change_limit(&call, SECOND_US), Effect::Unchanged);
     assert_eq!(bucket, known);
 }

@@ -73,7 +73,7 @@ proptest! {
             };
             let mut kept = found;
             if joint.together.status != Status::Never && part.request.tokens > Tokens::ZERO {
-                kept.change_limit(&part.request.limit, now_us);
+                kept.change_limit(&part.request, now_us);
             }
             let effect = if kept == found { Effect::Unchanged } else { Effect::Changed };
             prop_assert_eq!((outcome.after, outcome.effect), (kept, effect));
@@ -95,7 +95,7 @@ proptest! {
                     prop_assert_eq!((told.allowed, told.wait_us), (0, Some(0)));
                     // Its figures are those of a bucket that nothing was taken from.
                     let mut untouched = part.found.unwrap_or(Bucket::UNKNOWN);
-                    untouched.change_limit(&part.request.limit, now_us);
+                    untouched.change_limit(&Consume { tokens: Tokens::ZERO, ..part.request }, now_us);
                     prop_assert_eq!(untouched.remaining(now_us), Some(told.remaining));
                     prop_assert_eq!(untouched.read(now_us).limited.map(|read| read.full_us), Some(told.full_us));
                 }
@@ -121,6 +121,19 @@ proptest! {
             });
             prop_assert_eq!(decides.map(|outcome| outcome.answer.decision().status), Some(together.status));
         }
+    }
+
+    #[test]
+    fn whoever_waits_what_all_told_has_them_all_and_not_a_microsecond_sooner((lots, max_wait) in lots()) {
+        let (mut parts, now_us) = parts(&lots, max_wait);
+        let joint = joint::consume(&parts, now_us, alone).unwrap();
+        let Joint { together: Decision { allowed: 0, wait_us: Some(wait_us), .. }, each } = joint else { return Ok(()) };
+        let then_us = now_us.saturating_add_unsigned(wait_us);
+        for (part, outcome) in parts.iter_mut().zip(each) {
+            part.found = part.found.map(|_| outcome.after);
+        }
+        prop_assert_eq!(joint::consume(&parts, then_us - 1, alone).unwrap().together.allowed, 0);
+        prop_assert_eq!(joint::consume(&parts, then_us, alone).unwrap().together.allowed, 1);
     }
 }
 
@@ -176,6 +189,19 @@ fn what_is_denied_for_now_keeps_its_limits_and_what_never_comes_keeps_none() {
         let limits = joint.each.iter().map(|outcome| outcome.after.limit().copied());
         assert_eq!(limits.collect::<Vec<_>>(), [Some(hourly(capacity)), Some(hourly(capacity)), None]);
     }
+}
+
+#[test]
+fn a_call_for_the_last_millionth_of_a_limit_that_is_the_same_is_granted_after_its_wait() {
+    let limit = |millionths| Limit::new(Tokens::from_millionths(millionths).unwrap(), Rate::new(1, 1).unwrap()).unwrap();
+    let (known, wider) = (limit(5_000_000_000), limit(5_000_000_001));
+    let request = Consume { limit: wider, tokens: wider.capacity(), mode: Mode::Exactly };
+    let mut part = Part { place: (), found: Some(used(known, 0)), request };
+    part.found.as_mut().unwrap().change_limit(&Consume { limit: known, ..request }, 0);
+    let Joint { together, each } = joint::consume(&[part], 0, alone).unwrap();
+    assert_eq!((together.status, together.wait_us), (Status::Empty, Some(1)));
+    part.found = Some(each[0].after);
+    assert_eq!(joint::consume(&[part], 1, alone).unwrap().together.status, Status::Granted);
 }
 
 #[test]
