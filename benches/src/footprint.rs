@@ -67,7 +67,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     progress("AOF growth and memory over many calls");
     let growth = [("TB.CONSUME, allowed", &SHARED), ("script", &SCRIPT)].map(|(name, kind)| Ok((name, aof_growth(plan, kind)?)));
     report.aof(&growth.into_iter().collect::<Outcome<Vec<_>>>()?);
-    let calls = if plan.quick { 1_000_000 } else { 10_000_000 };
+    let calls = if plan.quick { 1_000_000 } else { 100_000_000 };
     let (before, after) = flat(plan, calls)?;
     report.flat(calls, before, after);
     Ok(())
