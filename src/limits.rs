@@ -39,6 +39,8 @@ struct Shared {
     /// times the memory; of two with the same hash the second gets no place.)
     index: HashMap<u64, u32>,
     vacant: Vec<u32>,
+    /// The place that was found last: while an RDB is loaded mostly the next one's, too.
+    last: Option<u32>,
     /// By a part of its hash, the limit that was last seen and how often.
     candidates: Vec<Candidate>,
     hasher: RandomState,
@@ -96,6 +98,7 @@ impl Shared {
             places: Vec::new(),
             index: HashMap::new(),
             vacant: Vec::new(),
+            last: None,
             candidates: vec![Candidate::NONE; CANDIDATES],
             hasher: RandomState::new(),
             refused: 0,
@@ -109,9 +112,15 @@ impl Shared {
     }
 
     fn place_for_one_more(&mut self, limit: &Limit, bucket: usize) -> Option<u32> {
+        if let Some(index) = self.last
+            && self.places.get(index as usize) == Some(limit)
+        {
+            return Some(index); // to hash it is a twentieth of a key's load
+        }
         let hash = self.hasher.hash_one(limit);
         if self.index.contains_key(&hash) {
-            return self.place_of(hash, limit);
+            self.last = self.place_of(hash, limit);
+            return self.last;
         }
         let candidate = self.candidates.get_mut(usize::try_from(hash).unwrap_or(0) % CANDIDATES)?;
         if candidate.hash != hash {
@@ -150,6 +159,7 @@ impl Shared {
     /// Takes back the places that no bucket uses. One whose count is 0 stays so
     /// until this lock's holder hands it out: other threads only count down.
     fn sweep(&mut self) {
+        self.last = None;
         let vacant = &mut self.vacant;
         self.index.retain(|_, index| {
             let used = users(*index).load(Relaxed) > 0;
@@ -199,6 +209,18 @@ mod tests {
         }
         let places: Vec<_> = (1..20).map(|bucket| shared.place_for_one_more(&limit(1), bucket * 16)).collect();
         assert!(places.iter().any(Option::is_some));
+    }
+
+    #[test]
+    fn a_place_that_was_taken_back_is_not_found_again() {
+        let mut shared = Shared::new();
+        shared.places = vec![limit(1); 8000]; // as below
+        let index = many(&mut shared, &limit(2)).unwrap();
+        assert_eq!(shared.place_for_one_more(&limit(2), 0), Some(index));
+        shared.sweep();
+        assert_eq!(shared.place_for_one_more(&limit(2), 0), None);
+        assert_eq!(many(&mut shared, &limit(3)), Some(index));
+        assert_ne!(many(&mut shared, &limit(2)), Some(index));
     }
 
     #[test]

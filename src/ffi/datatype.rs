@@ -83,10 +83,9 @@ unsafe extern "C" fn rdb_load(rdb: *mut raw::RedisModuleIO, version: c_int) -> *
             return null_mut();
         }
         // SAFETY: `rdb` is live while the entry runs.
-        match unsafe { load_bytes(rdb, |bytes| state::decode(bytes, SHIFT_US.load(Relaxed))) } {
-            Some(Ok(bucket)) => value::create(&bucket),
-            Some(Err(_)) | None => null_mut(), // the server reports the key
-        }
+        let loaded =
+            unsafe { load_bytes(rdb, |bytes| state::decode(bytes, SHIFT_US.load(Relaxed)).map(|bucket| value::create(&bucket))) };
+        loaded.and_then(Result::ok).unwrap_or(null_mut()) // then the server reports the key
     })
     .unwrap_or(null_mut())
 }
