@@ -69,6 +69,9 @@ pub(crate) fn now_by_wall_us() -> i64 {
 /// Takes in a clock that came with data: starts no earlier, if it is at most a day
 /// ahead. Returns by how many microseconds the data is to be shifted otherwise.
 pub(crate) fn receive(sender_us: i64) -> i64 {
+    if sender_us <= now_us() {
+        return 0; // as it mostly is: to send it took its time
+    }
     CLOCK.with(|clock| {
         clock.look();
         clock.follow(sender_us)
