@@ -90,7 +90,7 @@ fn measure(plan: &Plan) -> Outcome<()> {
     progress("latency at half load");
     let slowest = throughput::compare(plan, &contenders::timed(&contenders), 1, 3, &[])?;
     let half = slowest.iter().map(|figure| figure.per_second).fold(f64::INFINITY, f64::min) / 2.0;
-    report.latency(half, &latency::compare(plan, &contenders::timed(&contenders), half, rounds)?);
+    report.latency(half, &latency::compare(plan, &contenders::timed(&contenders), half)?);
 
     progress("clients that wait");
     report.waiting(&waiting::measure(plan)?);
