@@ -8,9 +8,9 @@
 //!
 //! In other words it is the monotonic clock and an offset that only grows. Between two
 //! steps of the wall clock it does not grow at all, since both system clocks run alike.
-//! So the wall clock is looked at once in a millisecond, and between only asked for the
-//! system's last tick of it, which costs a fifth: a step ahead shows there at once, or
-//! within the millisecond if it is smaller than a tick.
+//! So the wall clock is looked at once in a millisecond, and in between it is only asked
+//! for its last tick, which costs a fifth. A step ahead of more than a millisecond shows
+//! there at once, a smaller one with the next look: so this clock is behind by no more.
 
 use crate::ffi::{Locked, time};
 use tokenbucket::state::MAX_CLOCK_US;
@@ -23,15 +23,17 @@ const LOOK_US: i64 = 1_000;
 
 static CLOCK: Locked<Clock> = Locked::new(Clock::UNREAD);
 
-/// The offsets are from the monotonic clock, in microseconds.
 struct Clock {
+    /// The last reading, and what the monotonic clock said then.
     last_us: i64,
     monotonic_us: i64,
+    /// How far this clock is ahead of the monotonic one. It only grows ...
     offset_us: i64,
-    /// What the offset would be had nobody led this clock.
+    /// ... and would be this much had nobody led this clock.
     own_offset_us: i64,
-    /// What it was of the wall clock at the last look, and when that was.
+    /// How far the wall clock was ahead of the monotonic one at the last look ...
     wall_offset_us: i64,
+    /// ... which was then, by the monotonic clock.
     looked_us: i64,
 }
 
@@ -58,12 +60,18 @@ pub(crate) fn now_us() -> i64 {
     })
 }
 
-/// The time, for a command that comes with a moment of the wall clock.
-pub(crate) fn now_by_wall_us() -> i64 {
-    CLOCK.with(|clock| {
-        clock.look();
-        clock.last_us
-    })
+/// The time, and on this clock the moment that a caller gave; not before the time.
+pub(crate) fn now_and(when: When) -> (i64, i64) {
+    match when {
+        When::In { us } => {
+            let now_us = now_us();
+            (now_us, now_us.saturating_add_unsigned(us))
+        }
+        When::At { wall_us } => CLOCK.with(|clock| {
+            clock.look(); // the wall clock may have been set back
+            (clock.last_us, clock.moment_us(wall_us))
+        }),
+    }
 }
 
 /// Takes in a clock that came with data: starts no earlier, if it is at most a day
@@ -76,13 +84,6 @@ pub(crate) fn receive(sender_us: i64) -> i64 {
         clock.look();
         clock.follow(sender_us)
     })
-}
-
-impl When {
-    /// The moment on this clock, as it was read last ([`now_by_wall_us`]); not before that.
-    pub(crate) fn on_clock_us(self) -> i64 {
-        CLOCK.with(|clock| clock.moment_us(self))
-    }
 }
 
 impl Clock {
@@ -138,14 +139,10 @@ impl Clock {
         }
     }
 
-    fn moment_us(&self, when: When) -> i64 {
-        match when {
-            When::In { us } => self.last_us.saturating_add_unsigned(us),
-            When::At { wall_us } => {
-                let now_us = self.monotonic_us.saturating_add(self.wall_offset_us);
-                self.last_us.saturating_add(wall_us.saturating_sub(now_us).max(0))
-            }
-        }
+    /// A moment of the wall clock, as far from now as it is there.
+    fn moment_us(&self, wall_us: i64) -> i64 {
+        let wall_now_us = self.monotonic_us.saturating_add(self.wall_offset_us);
+        self.last_us.saturating_add(wall_us.saturating_sub(wall_now_us).max(0))
     }
 }
 
@@ -196,7 +193,7 @@ mod tests {
         // A look brings in what was missed, and a moment of the wall clock is where it was.
         assert_eq!(clock.read(77 + LOOK_US, START + 7 * LOOK_US), START + 7 * LOOK_US);
         clock.go_on(80 + LOOK_US);
-        assert_eq!(clock.moment_us(When::At { wall_us: START + 8 * LOOK_US }), START + 8 * LOOK_US);
+        assert_eq!(clock.moment_us(START + 8 * LOOK_US), START + 8 * LOOK_US);
     }
 
     #[test]
@@ -238,8 +235,7 @@ mod tests {
     fn a_moment_of_the_wall_clock_is_as_far_from_now_on_this_one() {
         let mut clock = started();
         clock.read(78, START - 1_000_000);
-        assert_eq!(clock.moment_us(When::In { us: 5 }), START + 6);
-        assert_eq!(clock.moment_us(When::At { wall_us: START - 1_000_000 + 7 }), START + 8);
-        assert_eq!(clock.moment_us(When::At { wall_us: START - 2_000_000 }), START + 1);
+        assert_eq!(clock.moment_us(START - 1_000_000 + 7), START + 8);
+        assert_eq!(clock.moment_us(START - 2_000_000), START + 1);
     }
 }

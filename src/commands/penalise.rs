@@ -52,8 +52,7 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
-    let now_us = clock::now_by_wall_us();
-    let asked_us = end.on_clock_us();
+    let (now_us, asked_us) = clock::now_and(end);
     let end_us = asked_us.min(now_us.saturating_add_unsigned(config::MAX_PENALTY.us()));
     let mut bucket = found.unwrap_or(Bucket::UNKNOWN);
     let (zero_us, effect) = bucket.penalise(end_us, now_us);

@@ -81,11 +81,17 @@ fn run(call: &mut Call<'_>) -> Result<Reply, Error> {
     }
 
     let (place, found) = Place::open(call.context, key, Access::Write)?;
-    let now_us = clock::now_by_wall_us();
+    let (now_us, reset_us) = match reset {
+        Some((_, when)) => {
+            let (now_us, reset_us) = clock::now_and(when);
+            (now_us, Some(reset_us))
+        }
+        None => (clock::now_us(), None),
+    };
     let latest_us = now_us.saturating_add_unsigned(config::MAX_WINDOW.us());
     let said = Sync {
         remaining,
-        reset_us: reset.map(|(_, when)| when.on_clock_us().min(latest_us)),
+        reset_us: reset_us.map(|us| us.min(latest_us)),
         limit: limit.map(|tokens| (tokens, config::VENDOR_LIMIT_TTL.us())),
         tolerance: tolerance.unwrap_or(Tokens::ZERO),
     };
