@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_place_that_was_taken_back_is_not_found_again() {
         let mut shared = Shared::new();
-        shared.places = vec![limit(1); 8000]; // as below
+        shared.places = vec![limit(1); 8000]; // indexes that no other test uses, for the counts are the process's
         let index = many(&mut shared, &limit(2)).unwrap();
         assert_eq!(shared.place_for_one_more(&limit(2), 0), Some(index));
         shared.sweep();

@@ -1,7 +1,7 @@
 //! The only place where the shapes of replies are written.
 
 use crate::ffi::Context;
-use tokenbucket::joint::{Answer, Joint};
+use tokenbucket::joint::{Joint, Told};
 use tokenbucket::{Decision, LimitedReading, Reading, Status, Tokens};
 
 /// What a command answers.
@@ -37,9 +37,9 @@ impl Reply {
                 to.reply_array(u8::try_from(each.len()).unwrap_or(u8::MAX)); // at most 64
                 for outcome in each {
                     to.reply_array(5);
-                    match &outcome.answer {
-                        Answer::Decided(decision) => write_figures(to, decision, word(decision.status)),
-                        Answer::Ready(decision) => write_figures(to, decision, "ready"),
+                    match &outcome.told {
+                        Told::Decided(decision) => write_figures(to, decision, word(decision.status)),
+                        Told::Ready(decision) => write_figures(to, decision, "ready"),
                     }
                 }
             }

@@ -11,8 +11,12 @@ use super::api;
 pub(super) struct Answer(*mut raw::RedisModuleCallReply);
 
 impl Answer {
-    /// `None` where there is none: mostly, where the server refused to run the command.
-    pub(super) const fn new(answer: *mut raw::RedisModuleCallReply) -> Option<Self> {
+    /// `None` where there is none: where the server refused to run the command, or would not
+    /// have refused one that is not to be run.
+    ///
+    /// # Safety
+    /// `answer` is one of the server's that nobody else frees, or null.
+    pub(super) const unsafe fn new(answer: *mut raw::RedisModuleCallReply) -> Option<Self> {
         if answer.is_null() { None } else { Some(Self(answer)) }
     }
 
@@ -31,7 +35,7 @@ impl Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // SAFETY: from the server, and freed once.
+        // SAFETY: the promise of [`Answer::new`].
         unsafe { api!(RedisModule_FreeCallReply(self.0)) };
     }
 }

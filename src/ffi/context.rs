@@ -76,20 +76,22 @@ impl Context {
         let (empty, zero, later) = (c"".as_ptr(), c"0".as_ptr(), c"GT".as_ptr());
         // SAFETY: `self.0` is live; the formats say as many strings of C as follow.
         let answer = unsafe {
-            match api!(RedisModule_GetServerVersion()) {
+            let answer = match api!(RedisModule_GetServerVersion()) {
                 ..SCRIPTS_FROM_TIMERS => return false,
-                // No expiry is earlier than 0. (A key that is not this node's is looked for last.)
+                // With GT it sets nothing: an expiry is never below 0, and none counts as the latest.
+                // (Whether the key is this node's is looked for last.)
                 SCRIPTS_FROM_TIMERS..DRY_RUNS => {
                     api!(RedisModule_Call(self.0, c"PEXPIREAT".as_ptr(), c"SEccc".as_ptr(), empty, zero, later))
                 }
-                // It is not run. Its keys are none, since some servers look for those first.
+                // As many words as the command has at least. It is not run. Its keys are none, since
+                // some servers look for those first.
                 DRY_RUNS.. => {
                     let (command, format) = (c"TB.MCONSUME".as_ptr(), c"SEDcccccc".as_ptr());
                     api!(RedisModule_Call(self.0, command, format, zero, empty, empty, empty, empty, empty))
                 }
-            }
+            };
+            Answer::new(answer)
         };
-        let answer = Answer::new(answer);
         let error = answer.as_ref().and_then(|answer| answer.part().bytes()).unwrap_or_default();
         error.starts_with(b"NOREPLICAS") || error.starts_with(b"MISCONF")
     }

@@ -83,11 +83,14 @@ unsafe extern "C" fn rdb_load(rdb: *mut raw::RedisModuleIO, version: c_int) -> *
             return null_mut();
         }
         // SAFETY: `rdb` is live while the entry runs.
-        let loaded =
-            unsafe { load_bytes(rdb, |bytes| state::decode(bytes, SHIFT_US.load(Relaxed)).map(|bucket| value::create(&bucket))) };
-        loaded.and_then(Result::ok).unwrap_or(null_mut()) // then the server reports the key
+        unsafe { load_bytes(rdb, load_value) }.unwrap_or(null_mut())
     })
     .unwrap_or(null_mut())
+}
+
+/// A value of what was saved; null where it was not, and then the server reports the key.
+fn load_value(bytes: &[u8]) -> *mut c_void {
+    state::decode(bytes, SHIFT_US.load(Relaxed)).map_or(null_mut(), |bucket| value::create(&bucket))
 }
 
 unsafe extern "C" fn rdb_save(rdb: *mut raw::RedisModuleIO, value: *mut c_void) {

@@ -35,7 +35,7 @@ pub struct Joint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// What the caller is told of it.
-    pub answer: Answer,
+    pub told: Told,
     /// The bucket after the call.
     pub after: Bucket,
     /// Whether that must be stored.
@@ -44,7 +44,7 @@ pub struct Outcome {
 
 /// What is told of one of the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Told {
     /// As if it were alone.
     Decided(Decision),
     /// It has the tokens and keeps them, for another has not.
@@ -57,6 +57,9 @@ const OF_NONE: Decision = Decision { status: Status::Granted, allowed: 1, remain
 /// Takes tokens from all the buckets, or says when they can be had from all. `ask` is
 /// [`Bucket::consume`] where nobody waits for a bucket.
 ///
+/// No bucket may be among them twice, since each is asked as it was found; and a request for
+/// a part of the tokens, or by force, has no meaning here.
+///
 /// # Errors
 /// As `ask`, of which only a forced request is refused.
 pub fn consume<P>(
@@ -68,22 +71,22 @@ pub fn consume<P>(
     for part in parts {
         let mut after = part.bucket();
         let (decision, effect) = ask(&part.place, &mut after, &part.request, now_us)?;
-        each.push(Outcome { answer: Answer::Decided(decision), after, effect });
+        each.push(Outcome { told: Told::Decided(decision), after, effect });
     }
-    let decisions = each.iter().map(|outcome| outcome.answer.decision());
+    let decisions = each.iter().map(|outcome| outcome.told.decision());
     let denial = longest(decisions.clone().filter(|decision| decision.allowed == 0));
     let decides = denial.or_else(|| longest(decisions)).unwrap_or(OF_NONE);
     if let Some(denial) = denial {
         for (part, outcome) in parts.iter().zip(&mut each) {
-            if outcome.answer.decision().allowed > 0 {
+            if outcome.told.decision().allowed > 0 {
                 let for_none = Consume { tokens: Tokens::ZERO, ..part.request };
                 let (asked, _) = ask(&part.place, &mut part.bucket(), &for_none, now_us)?;
-                outcome.answer = Answer::Ready(Decision { allowed: 0, wait_us: Some(0), ..asked });
+                outcome.told = Told::Ready(Decision { allowed: 0, wait_us: Some(0), ..asked });
             }
             (outcome.after, outcome.effect) = part.uncharged(denial.status, now_us);
         }
     }
-    let told = each.iter().map(|outcome| outcome.answer.decision());
+    let told = each.iter().map(|outcome| outcome.told.decision());
     let remaining = told.clone().map(|decision| decision.remaining).min().unwrap_or(0);
     let full_us = told.map(|decision| decision.full_us).max().unwrap_or(0);
     Ok(Joint { together: Decision { remaining, full_us, ..decides }, each })
@@ -91,12 +94,12 @@ pub fn consume<P>(
 
 /// The decision with the longest wait, and never is longer than any; the first of those
 /// that are as long.
-fn longest(decisions: impl DoubleEndedIterator<Item = Decision>) -> Option<Decision> {
-    // The maximum is the last of those that are equal, so they are gone through from the end.
-    decisions.rev().max_by_key(|decision| decision.wait_us.unwrap_or(u64::MAX))
+fn longest(decisions: impl Iterator<Item = Decision>) -> Option<Decision> {
+    let wait = |decision: &Decision| decision.wait_us.unwrap_or(u64::MAX);
+    decisions.reduce(|one, other| if wait(&other) > wait(&one) { other } else { one })
 }
 
-impl Answer {
+impl Told {
     /// The figures of either.
     pub const fn decision(&self) -> Decision {
         match self {

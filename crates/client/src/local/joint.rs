@@ -7,7 +7,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use tokenbucket::joint::{self, Joint, Part};
+use tokenbucket::joint::{self, Joint, Part, Told};
 use tokenbucket::{Effect, Mode};
 
 use super::{Answer, Local, microseconds_up};
@@ -81,10 +81,10 @@ impl Answer<JointDecision> for MultiConsume {
 
 impl From<Joint> for JointDecision {
     fn from(joint: Joint) -> Self {
-        let told = |answer| match answer {
-            joint::Answer::Decided(decision) => decision.into(),
-            joint::Answer::Ready(decision) => Decision { status: Status::Ready, ..decision.into() },
+        let decision = |told| match told {
+            Told::Decided(decision) => decision.into(),
+            Told::Ready(decision) => Decision { status: Status::Ready, ..decision.into() },
         };
-        Self { together: joint.together.into(), each: joint.each.into_iter().map(|outcome| told(outcome.answer)).collect() }
+        Self { together: joint.together.into(), each: joint.each.into_iter().map(|outcome| decision(outcome.told)).collect() }
     }
 }

@@ -3,7 +3,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tokenbucket::joint::{self, Answer, Joint, Outcome, Part};
+use tokenbucket::joint::{self, Joint, Outcome, Part, Told};
 use tokenbucket::{Bucket, Consume, DebtTooLong, Decision, Effect, Limit, Mode, Queue, Rate, Status, Sync, Tokens};
 
 use crate::cases;
@@ -64,7 +64,7 @@ proptest! {
         prop_assert_eq!(joint.together.allowed, u64::from(is_granted));
         for ((part, outcome), (decision, after, effect)) in parts.iter().zip(joint.each).zip(each) {
             if is_granted {
-                prop_assert_eq!(outcome, Outcome { answer: Answer::Decided(decision), after, effect });
+                prop_assert_eq!(outcome, Outcome { told: Told::Decided(decision), after, effect });
                 continue;
             }
             let Some(found) = part.found else {
@@ -85,12 +85,12 @@ proptest! {
         let (parts, now_us) = parts(&lots, max_wait);
         let (joint, each) = (joint::consume(&parts, now_us, alone).unwrap(), one_by_one(&parts, now_us));
         for ((part, outcome), (decision, ..)) in parts.iter().zip(&joint.each).zip(each) {
-            match outcome.answer {
-                Answer::Decided(told) => {
+            match outcome.told {
+                Told::Decided(told) => {
                     prop_assert_eq!(told, decision);
                     prop_assert_eq!(told.allowed, joint.together.allowed);
                 }
-                Answer::Ready(told) => {
+                Told::Ready(told) => {
                     prop_assert!(decision.allowed == 1 && joint.together.allowed == 0);
                     prop_assert_eq!((told.allowed, told.wait_us), (0, Some(0)));
                     // Its figures are those of a bucket that nothing was taken from.
@@ -107,7 +107,7 @@ proptest! {
     fn the_longest_wait_decides_and_the_least_remains((lots, max_wait) in lots()) {
         let (parts, now_us) = parts(&lots, max_wait);
         let Joint { together, each } = joint::consume(&parts, now_us, alone).unwrap();
-        let told: Vec<Decision> = each.iter().map(|outcome| outcome.answer.decision()).collect();
+        let told: Vec<Decision> = each.iter().map(|outcome| outcome.told.decision()).collect();
         prop_assert!(told.iter().all(|one| one.remaining >= together.remaining && one.full_us <= together.full_us));
         prop_assert!(told.iter().any(|one| one.remaining == together.remaining));
         prop_assert!(told.iter().any(|one| one.full_us == together.full_us));
@@ -117,9 +117,9 @@ proptest! {
             prop_assert!(told.iter().all(|one| one.wait_us <= Some(wait_us)));
             // Of those that wait as long the first says why.
             let decides = each.iter().find(|outcome| {
-                matches!(outcome.answer, Answer::Decided(decision) if decision.wait_us == Some(wait_us))
+                matches!(outcome.told, Told::Decided(decision) if decision.wait_us == Some(wait_us))
             });
-            prop_assert_eq!(decides.map(|outcome| outcome.answer.decision().status), Some(together.status));
+            prop_assert_eq!(decides.map(|outcome| outcome.told.decision().status), Some(together.status));
         }
     }
 
@@ -173,7 +173,7 @@ fn of_denials_that_last_as_long_the_first_decides() {
     let (frozen, used_up) = (ask_for(frozen), ask_for(used_up));
     for (parts, status) in [([frozen, used_up], Status::Frozen), ([used_up, frozen], Status::Window)] {
         let Joint { together, each } = ask(&parts);
-        assert!(each.iter().all(|outcome| outcome.answer.decision().wait_us == Some(HOUR_US.unsigned_abs())), "{each:?}");
+        assert!(each.iter().all(|outcome| outcome.told.decision().wait_us == Some(HOUR_US.unsigned_abs())), "{each:?}");
         assert_eq!((together.status, together.wait_us), (status, Some(HOUR_US.unsigned_abs())));
     }
 }
@@ -219,7 +219,7 @@ fn one_that_others_wait_for_is_answered_behind_them_also_where_it_is_ready() {
     let part = |found, request| Part { place: (), found: Some(found), request };
     let parts = [part(used(hourly(9), 0), request(hourly(9), 0)), part(used(hourly(9), 9), request(hourly(9), 1))];
     let joint = joint::consume(&parts, 0, behind).unwrap();
-    let Answer::Ready(told) = joint.each[0].answer else { panic!("{joint:?}") };
+    let Told::Ready(told) = joint.each[0].told else { panic!("{joint:?}") };
     assert_eq!(told.remaining, 0, "it is for those who wait");
     assert_eq!(joint.together.wait_us, Some(2 * HOUR_US.unsigned_abs()));
 }
