@@ -94,7 +94,13 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+        // Two in five of the numbers make no limit.
+        #![proptest_config(ProptestConfig {
+            cases: 20_000,
+            max_local_rejects: u32::MAX,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
         fn a_usual_call_is_answered_as_any_other((limited, call, now_us) in usual_and_not()) {
