@@ -992,6 +992,17 @@ fn a_slot_that_is_nobody_s_is_served_by_nobody() {
     client.assert_served();
 }
 
+#[test]
+fn a_node_that_cannot_ask_for_a_key_serves_those_who_wait() {
+    let server = Server::builder().tcp().conf("cluster-enabled yes").conf("rename-command EXISTS \"\"").start();
+    let mut c = server.connect();
+    c.ok("CLUSTER ADDSLOTSRANGE 0 16383");
+    wait_until("the cluster to be whole", || c.text("CLUSTER INFO").contains("cluster_state:ok"));
+    c.take("k 10 20 10");
+    wait(&server, "k 10 20 2 0").assert_served();
+    assert_nobody_waits(&mut c);
+}
+
 // ------------------------------------------------------------------ a crowd
 
 #[test]

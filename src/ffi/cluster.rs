@@ -3,7 +3,10 @@
 //! cost a look at each of them whenever a bucket is made.
 
 use std::ffi::CStr;
+use std::io::Error as SystemError;
 use std::ptr::slice_from_raw_parts;
+
+use libc::ENOENT;
 
 use super::answer::Answer;
 use super::api;
@@ -21,11 +24,12 @@ pub(crate) fn check_here(context: &Context, key: Word<'_>) -> Result<(), Error> 
     if !context.flags().contains(ContextFlags::CLUSTER) {
         return Ok(());
     }
-    // A module's call of a command is refused for a key that is not served here.
+    // A module's call of a command is refused for a key that is not served here; and where the
+    // command has another name, which says nothing of the key.
     // SAFETY: the context and the key are live; the format says one string.
     let answer =
         unsafe { Answer::new(api!(RedisModule_Call(context.as_ptr(), c"EXISTS".as_ptr(), c"s".as_ptr(), key.as_ptr()))) };
-    if answer.is_some() {
+    if answer.is_some() || SystemError::last_os_error().raw_os_error() == Some(ENOENT) {
         return Ok(());
     }
     Err(moved(context, key).unwrap_or(Error::OnItsWay))
