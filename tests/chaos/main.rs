@@ -22,6 +22,7 @@ mod server;
 
 mod endurance;
 mod failovers;
+mod halves;
 mod ledger;
 mod load;
 mod restarts;

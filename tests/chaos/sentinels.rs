@@ -10,8 +10,9 @@ use std::time::Instant;
 use redis::Value;
 use tempfile::TempDir;
 
-use crate::connection::{Connection, array, text};
-use crate::failovers::{CLIENTS, Failover, Halves, offset};
+use crate::connection::{Connection, array, error_text, text};
+use crate::halves::{CLIENTS, Failover, Halves, offset};
+use crate::ledger::Busy;
 use crate::load::{Place, primary_port, spending};
 use crate::random::Random;
 use crate::server::{Server, die_with_us, free_port, wait_until};
@@ -63,7 +64,7 @@ impl Drop for Sentinel {
     }
 }
 
-/// Each takes some ten seconds, which is why there are fewer than of others: one where
+/// Each takes some seven seconds, which is why there are fewer than of others: one where
 /// nothing is said.
 fn failovers() -> usize {
     const MOST: usize = 20;
@@ -89,6 +90,7 @@ fn sentinels_make_a_replica_the_primary_and_grant_nothing_twice_that_was_confirm
         let spent = spending(&place, &round, &CLIENTS, random.next(), || {
             thread::sleep(between(&mut random, 50, 300));
             failover.watch(&primary, between(&mut random, 20, 600));
+            failover.busy = Busy::of(&mut primary.connect());
             primary.kill();
             failover.killed = Instant::now();
             for sentinel in &sentinels {
@@ -103,13 +105,20 @@ fn sentinels_make_a_replica_the_primary_and_grant_nothing_twice_that_was_confirm
             // Until then it would grant to whoever still knows it, but for its configuration.
             primary.add_conf("min-replicas-to-write 1");
             primary.start_again();
-            let error = primary.connect().error("TB.CONSUME k 10 1e-8");
-            assert!(["NOREPLICAS", "READONLY"].contains(&error.split(' ').next().unwrap()), "{error}");
-            // With that they end every connection to it.
-            let is_replica = || {
+            // When they do they end every connection to it: none where that comes between.
+            let ask = |command: &str| {
                 let mut c = primary.connect();
-                c.try_send(&["ROLE"]).is_ok() && c.try_receive().is_ok_and(|role| text(&array(role)[0]) == "slave")
+                c.try_send(&command.split(' ').collect::<Vec<_>>()).ok()?;
+                c.try_receive().ok()
             };
+            let mut reply = None;
+            wait_until("the old primary to answer", || {
+                reply = ask("TB.CONSUME k 10 1e-8");
+                reply.is_some()
+            });
+            let error = reply.as_ref().and_then(error_text).unwrap_or_else(|| panic!("no error but {reply:?}"));
+            assert!(["NOREPLICAS", "READONLY"].contains(&error.split(' ').next().unwrap()), "{error}");
+            let is_replica = || ask("ROLE").is_some_and(|role| text(&array(role)[0]) == "slave");
             wait_until("the old primary to be a replica", is_replica);
             primary.connect().config_set("min-replicas-to-write", "0"); // for when it is the primary again
             primary.wait_for_sync(&replica);
