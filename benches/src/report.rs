@@ -56,8 +56,9 @@ impl Report {
                  says otherwise. There are 1,000 keys of 23 bytes, and 50 connections. All that is compared takes \
                  turns in every round; a figure is the median of its rounds, a ratio the median of the \
                  rounds' ratios. The script is [token_bucket.lua](token_bucket.lua), called by EVALSHA; the API \
-                 floor a [module](floor/src/lib.rs) that makes the calls no limiter can do without, and decides \
-                 nothing; mending, one that also asks when its key expires.\n";
+                 floor a [module](floor/src/lib.rs) that opens its key, reads the value, for a grant writes and \
+                 replicates it, replies element by element, and decides nothing; mending, one that also asks when \
+                 its key expires. TB.CONSUME sends its reply in one piece, so a denial can be below that floor.\n";
         Ok(Self { text, load_before: load() })
     }
 

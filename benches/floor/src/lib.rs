@@ -1,8 +1,7 @@
 //! A module for measuring, not for use: what the module API itself costs.
 //!
 //! Its commands take what TB.CONSUME takes and reply what it replies, and decide
-//! nothing: they read no argument and no clock. What they do is what no limiter can do
-//! without:
+//! nothing: they read no argument and no clock. They use the API plainly:
 //!
 //! - `FLOOR.NOTHING` replies;
 //! - `FLOOR.DENIED` opens its key, reads the value and replies;
@@ -10,6 +9,10 @@
 //!   40 bytes, as `FLOOR.STATE key blob`;
 //! - `FLOOR.MENDING` also asks when the key expires, as one has to who mends an expiry
 //!   that somebody else has changed.
+//!
+//! They send their replies element by element, as the API has it. TB.CONSUME sends its own
+//! in one piece, which no function of the API offers as such: a denial of it can be below
+//! this floor.
 //!
 //! Their keys expire, as any limiter's that is not to fill the memory; but that is set
 //! once, when a key is made, and not looked at again.
@@ -49,9 +52,10 @@ unsafe extern "C" fn denied(ctx: *mut raw::RedisModuleCtx, argv: Arguments, _: c
     // SAFETY: the server passes a live context, and as many arguments as the arity asks for.
     unsafe {
         let key = api!(RedisModule_OpenKey(ctx, *argv.add(1), (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed()));
-        let value = read(key);
+        let value = value_of(key);
+        let read = if value.is_null() { 0 } else { value.read() };
         api!(RedisModule_CloseKey(key));
-        reply(ctx, value & 1, c"empty")
+        reply(ctx, read & 1, c"empty")
     }
 }
 
@@ -72,15 +76,18 @@ unsafe fn grant(ctx: *mut raw::RedisModuleCtx, argv: Arguments, mends: bool) -> 
     unsafe {
         let name = *argv.add(1);
         let key = api!(RedisModule_OpenKey(ctx, name, (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE).cast_signed()));
-        let next = read(key).wrapping_add(2);
-        if api!(RedisModule_ModuleTypeGetType(key)) == TYPE.load(Relaxed) {
-            api!(RedisModule_ModuleTypeGetValue(key)).cast::<i64>().write(next);
-        } else {
-            let value = api!(RedisModule_Alloc(16));
-            value.cast::<[i64; 2]>().write([next, 0]);
+        let value = value_of(key);
+        let next = if value.is_null() {
+            let (value, first) = (api!(RedisModule_Alloc(16)), 2);
+            value.cast::<[i64; 2]>().write([first, 0]);
             api!(RedisModule_ModuleTypeSetValue(key, TYPE.load(Relaxed), value));
             api!(RedisModule_SetExpire(key, AN_HOUR_MS));
-        }
+            first
+        } else {
+            let next = value.read().wrapping_add(2);
+            value.write(next);
+            next
+        };
         let expiry = if mends { api!(RedisModule_GetAbsExpire(key)) } else { 0 };
         let blob = [next, expiry, next, next, next];
         let (format, bytes) = (c"sb".as_ptr(), blob.as_ptr().cast::<u8>());
@@ -96,14 +103,16 @@ unsafe extern "C" fn state(ctx: *mut raw::RedisModuleCtx, _: Arguments, _: c_int
     unsafe { api!(RedisModule_ReplyWithSimpleString(ctx, c"OK".as_ptr())) }
 }
 
+/// The first half of a value, which is 16 bytes; null where there is none of our type.
+///
 /// # Safety
 /// The key is open.
-unsafe fn read(key: *mut raw::RedisModuleKey) -> i64 {
-    // SAFETY: the caller's promise; a value of our type is 16 bytes.
+unsafe fn value_of(key: *mut raw::RedisModuleKey) -> *mut i64 {
+    // SAFETY: the caller's promise.
     unsafe {
         match (raw::RedisModule_ModuleTypeGetType, raw::RedisModule_ModuleTypeGetValue) {
-            (Some(of_type), Some(value)) if of_type(key) == TYPE.load(Relaxed) => value(key).cast::<i64>().read(),
-            _ => 0,
+            (Some(of_type), Some(value)) if of_type(key) == TYPE.load(Relaxed) => value(key).cast(),
+            _ => null_mut(),
         }
     }
 }
