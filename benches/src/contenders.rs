@@ -15,9 +15,19 @@ pub(crate) struct Contender {
     pub(crate) commands: Vec<Vec<&'static str>>,
     /// What is sent once for each key before.
     pub(crate) setup: Vec<Vec<&'static str>>,
-    /// The contender of the same kind in a script, in redis-cell, without a decision, and
-    /// without one but with a look at the expiry.
-    pub(crate) beside: [Option<&'static str>; 4],
+    pub(crate) beside: Option<Beside>,
+}
+
+/// The names of the contenders of the same kind.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside {
+    pub(crate) script: &'static str,
+    /// In redis-cell.
+    pub(crate) cell: &'static str,
+    /// Without a decision.
+    pub(crate) floor: &'static str,
+    /// Without one, but with a look at the expiry.
+    pub(crate) mending: Option<&'static str>,
 }
 
 fn words(line: &'static str) -> Vec<&'static str> {
@@ -25,30 +35,30 @@ fn words(line: &'static str) -> Vec<&'static str> {
 }
 
 fn contender(name: &'static str, command: &'static str, setup: &[&'static str]) -> Contender {
-    Contender { name, commands: vec![words(command)], setup: setup.iter().copied().map(words).collect(), beside: [None; 4] }
+    Contender { name, commands: vec![words(command)], setup: setup.iter().copied().map(words).collect(), beside: None }
 }
 
 /// All of them; those of redis-cell where it is there.
 pub(crate) fn all(cell: bool) -> Vec<Contender> {
-    let beside = |contender: Contender, script, cell, floor, mending| Contender {
-        beside: [Some(script), Some(cell), Some(floor), mending],
-        ..contender
-    };
     let mut all = vec![
-        beside(
-            contender("TB.CONSUME, allowed", "TB.CONSUME KEY 1000000 100000", &["TB.CONSUME KEY 1000000 100000"]),
-            "script, allowed",
-            "CL.THROTTLE, allowed",
-            "API floor, granted",
-            Some("API floor, granted and mending"),
-        ),
-        beside(
-            contender("TB.CONSUME, denied", "TB.CONSUME KEY 1 0.001", &["TB.CONSUME KEY 1 0.001"]),
-            "script, denied",
-            "CL.THROTTLE, denied",
-            "API floor, denied",
-            None,
-        ),
+        Contender {
+            beside: Some(Beside {
+                script: "script, allowed",
+                cell: "CL.THROTTLE, allowed",
+                floor: "API floor, granted",
+                mending: Some("API floor, granted and mending"),
+            }),
+            ..contender("TB.CONSUME, allowed", "TB.CONSUME KEY 1000000 100000", &["TB.CONSUME KEY 1000000 100000"])
+        },
+        Contender {
+            beside: Some(Beside {
+                script: "script, denied",
+                cell: "CL.THROTTLE, denied",
+                floor: "API floor, denied",
+                mending: None,
+            }),
+            ..contender("TB.CONSUME, denied", "TB.CONSUME KEY 1 0.001", &["TB.CONSUME KEY 1 0.001"])
+        },
         contender("script, allowed", "EVALSHA SCRIPT 1 KEY 1000000 100000 1", &["EVALSHA SCRIPT 1 KEY 1000000 100000 1"]),
         contender("script, denied", "EVALSHA SCRIPT 1 KEY 1 0.001 1", &["EVALSHA SCRIPT 1 KEY 1 0.001 1"]),
         contender("API floor, granted", "FLOOR.GRANTED KEY 1000000 100000", &["FLOOR.GRANTED KEY 1000000 100000"]),

@@ -19,7 +19,7 @@ const CONNECTIONS: usize = 4;
 
 /// Many short rounds: a machine that stands still now and then, as shared ones do, spoils
 /// those in which it does and not the median of them all.
-const ROUNDS: usize = 41;
+pub(crate) const ROUNDS: usize = 41;
 
 /// Latencies of a contender in microseconds, each the median of its rounds.
 pub(crate) struct Latency {

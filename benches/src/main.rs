@@ -84,7 +84,7 @@ fn measure(plan: &Plan) -> Outcome<()> {
     {
         progress(&format!("throughput, {name}"));
         let figures = throughput::compare_persistent(plan, &contenders, rounds, lines, replica)?;
-        report.persistence(name, &figures);
+        report.persistence(name, replica, &figures);
     }
 
     progress("latency at half load");

@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use crate::contenders::Beside;
 use crate::footprint::Many;
 use crate::instructions::Count;
-use crate::latency::Latency;
+use crate::latency::{Latency, ROUNDS};
 use crate::throughput::{Figure, ratio};
 use crate::waiting::Waiting;
 use crate::{Outcome, Plan};
@@ -120,11 +121,9 @@ impl Report {
             "mending",
         ]);
         for figure in figures {
-            if figure.contender.beside == [None; 4] {
-                continue;
-            }
+            let Some(Beside { script, cell, floor, mending }) = figure.contender.beside else { continue };
             let mut cells = vec![figure.contender.name.to_owned()];
-            for other in figure.contender.beside {
+            for other in [Some(script), Some(cell), Some(floor), mending] {
                 let times = other.and_then(|other| ratio(figures, figure.contender.name, other, |round| round.per_second));
                 let by_cpu = other.and_then(|other| ratio(figures, other, figure.contender.name, |round| round.cpu_us));
                 cells.push(match times.zip(by_cpu) {
@@ -136,12 +135,14 @@ impl Report {
         }
     }
 
-    pub(crate) fn persistence(&mut self, name: &str, figures: &[Figure]) {
-        self.section(
-            &format!("With {name}"),
-            "Pipeline 50; the script under the same persistence. A replica shares the server's core: calls a second \
-             have its work in them, processor time is the server's alone.",
-        );
+    pub(crate) fn persistence(&mut self, name: &str, replica: bool, figures: &[Figure]) {
+        let shared = if replica {
+            " The replica shares the server's core: calls a second have its work in them, processor time is the \
+             server's alone."
+        } else {
+            ""
+        };
+        self.section(&format!("With {name}"), &format!("Pipeline 50; the script under the same persistence.{shared}"));
         self.head(&["", "calls/s", "server µs/call"]);
         for figure in figures {
             self.line(&[figure.contender.name.to_owned(), thousands(figure.per_second), format!("{:.2}", figure.cpu_us)]);
@@ -154,8 +155,9 @@ impl Report {
             "Latency at half load",
             &format!(
                 "{} calls a second, sent one by one when they are due, whatever is still unanswered: half of \
-                 what the slowest of them reaches so. In microseconds, from when a call was due; medians of 41 \
-                 rounds.",
+                 what the slowest of them reaches so. In microseconds, from when a call was due; medians of \
+                 {ROUNDS} rounds. A stall rarer than every second round is in none of them: p99.9 is that of \
+                 a round that nothing disturbed.",
                 thousands(rate)
             ),
         );
