@@ -964,6 +964,33 @@ fn whoever_waits_for_a_slot_that_moves_is_sent_after_it() {
 }
 
 #[test]
+fn whoever_is_sent_ahead_of_a_slot_is_served_where_the_bucket_is() {
+    let cluster = Cluster::start();
+    let (source, target, slot) = cluster.around("k");
+    let (mut from, mut to) = (source.connect(), target.connect());
+    from.take("k 10 1e-8 10");
+    let [source_id, target_id] = [&mut from, &mut to].map(|c| c.text("CLUSTER MYID"));
+    to.ok(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"));
+    from.ok(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"));
+    from.ok(&format!("MIGRATE 127.0.0.1 {} k 0 20000", target.port()));
+    let ask = format!("ASK {slot} 127.0.0.1:{}", target.port());
+    assert_eq!(from.error("TB.BCONSUME k 10 1e-8 2 0"), ask);
+    let ahead = |arguments| {
+        let mut c = target.connect();
+        c.ok("ASKING");
+        Waiting::over(c, arguments)
+    };
+    let mut client = ahead("k 10 1e-8 2 0");
+    wait_until("it to wait", || waiting(&mut to) == 1);
+    // The bucket is here, whoever has the slot: nobody is sent back to where it was.
+    assert_eq!(ahead("k 10 1e-8 2 0.3").answer().0.verdict(), (0, "empty", 0));
+    to.ok("ASKING");
+    to.refund("k 2");
+    client.assert_served();
+    assert_nobody_waits(&mut to);
+}
+
+#[test]
 fn a_node_that_loses_its_slots_to_a_replica_serves_nobody_any_more() {
     let cluster = Cluster::start();
     let replica = cluster::node();
