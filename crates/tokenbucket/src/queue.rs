@@ -196,3 +196,26 @@ impl Sum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_have_left_are_let_go_of_once_for_as_many_as_stay() {
+        // Just as many as leave hardly any room in a tree of 64.
+        const STAYING: usize = 62;
+        let mut queue = Queue::default();
+        for _ in 0..STAYING {
+            queue.push(Tokens::ONE);
+        }
+        let (mut walks, mut known) = (0, queue.tickets.len());
+        for _ in 0..10 * STAYING {
+            let ticket = queue.push(Tokens::ONE);
+            queue.remove(ticket, 0);
+            walks += usize::from(queue.tickets.len() <= known);
+            known = queue.tickets.len();
+        }
+        assert!((1..=10).contains(&walks), "{walks}");
+    }
+}

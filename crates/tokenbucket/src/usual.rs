@@ -75,19 +75,22 @@ mod tests {
             Limit::new(Tokens::from_millionths(capacity)?, Rate::new(tokens.into(), per.into())?)
         });
         let wanted = prop_oneof![2 => Just(Tokens::ONE), 1 => amount().prop_map(|n| Tokens::from_millionths(n).unwrap())];
-        (limit, wanted, any::<bool>(), any::<u64>(), 0..=3_usize, any::<u64>(), -2..=2_i64).prop_map(
+        (limit, wanted, any::<bool>(), any::<u64>(), 0..=5_usize, any::<u64>(), -2..=2_i64).prop_map(
             |(limit, wanted, all, part, about, some, off)| {
                 let rate = limit.rate();
                 let tokens = if all { limit.capacity() } else { wanted.min(limit.capacity()) };
-                let zero = Moment { us: 1_700_000_000_000_000, part: u128::from(part) % rate.tokens() };
+                let known = Moment { us: 1_700_000_000_000_000, part: u128::from(part) % rate.tokens() };
                 let fill_us = limit.fill_us();
-                let since = match about {
-                    0 => 0,
-                    1 => rate.after(Moment::at(0), rate.drops_of(tokens)).us.unsigned_abs(),
-                    2 => fill_us,
-                    _ => some % (2 * fill_us + 2),
+                let (zero, since) = match about {
+                    0 => (known, 0),
+                    1 => (known, rate.after(Moment::at(0), rate.drops_of(tokens)).us.unsigned_abs()),
+                    2 => (known, fill_us),
+                    // To the drop.
+                    3 => (rate.before(Moment::at(known.us), rate.drops_of(tokens)), 0),
+                    4 => (rate.before(Moment::at(known.us), rate.drops_of(limit.capacity())), 0),
+                    _ => (known, some % (2 * fill_us + 2)),
                 };
-                let now_us = zero.us.saturating_add_unsigned(since).saturating_add(off);
+                let now_us = known.us.saturating_add_unsigned(since).saturating_add(off);
                 (Limited { limit, zero, vendor: Vendor::default() }, Consume { limit, tokens, mode: Mode::Exactly }, now_us)
             },
         )

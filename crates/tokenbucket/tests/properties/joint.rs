@@ -225,6 +225,26 @@ fn one_that_others_wait_for_is_answered_behind_them_also_where_it_is_ready() {
 }
 
 #[test]
+fn one_that_is_ready_is_told_what_it_has_and_keeps() {
+    let joint = ask(&[(Some(used(hourly(9), 3)), request(hourly(9), 2)), (Some(used(hourly(9), 9)), request(hourly(9), 1))]);
+    let Told::Ready(told) = joint.each[0].told else { panic!("{joint:?}") };
+    assert_eq!((told.remaining, told.full_us), (6, 3 * HOUR_US.unsigned_abs()));
+}
+
+#[test]
+fn one_that_would_be_reserved_is_ready_without_a_wait() {
+    let mut indebted = Bucket::UNKNOWN;
+    indebted.consume(&Consume { mode: Mode::Force, ..request(hourly(9), 10) }, 0).unwrap();
+    let within =
+        |tokens| Consume { mode: Mode::Reserve { max_wait_us: 2 * HOUR_US.unsigned_abs() }, ..request(hourly(9), tokens) };
+    // The debt alone lasts an hour, also for a call for nothing.
+    assert_eq!(indebted.consume(&within(0), 0).unwrap().0.wait_us, Some(HOUR_US.unsigned_abs()));
+    let joint = ask(&[(Some(indebted), within(1)), (Some(used(hourly(9), 9)), within(9))]);
+    let Told::Ready(told) = joint.each[0].told else { panic!("{joint:?}") };
+    assert_eq!((told.allowed, told.wait_us), (0, Some(0)));
+}
+
+#[test]
 fn a_forced_request_among_them_can_be_refused() {
     let forced = Consume { mode: Mode::Force, ..request(hourly(1), 1_000_000_000_000) };
     let part = Part { place: (), found: None, request: forced };

@@ -463,6 +463,46 @@ fn behind_a_window_the_wait_is_to_its_reset_and_what_had_come_in_counts() {
 }
 
 #[test]
+fn a_window_that_is_used_up_before_keeps_none_who_acts_after_its_reset() {
+    let limit = limit(10, 1, 1);
+    let mut bucket = Bucket::UNKNOWN;
+    let ask = |tokens, mode| Consume { limit, tokens: Tokens::from_whole(tokens).unwrap(), mode };
+    bucket.consume(&ask(10, Mode::Exactly), 0).unwrap();
+    let two = Tokens::from_whole(2).unwrap();
+    bucket.sync(&Sync { remaining: two, reset_us: Some(5_000_000), limit: None, tolerance: Tokens::ZERO }, 0);
+    let mut queue = Queue::default();
+    queue.push(two);
+    // The two come after two seconds; from then on ten seconds are within the wait.
+    let call = ask(8, Mode::Reserve { max_wait_us: 9_000_000 });
+    assert_eq!(bucket.consume_behind(&call, &queue, 0).unwrap().0.wait_us, Some(2_000_000));
+}
+
+#[test]
+fn behind_one_who_is_about_to_be_sent_away_a_debt_is_waited_for_once() {
+    let limit = limit(10, 1, 1);
+    let mut bucket = Bucket::UNKNOWN;
+    let ask = |tokens, mode| Consume { limit, tokens: Tokens::from_whole(tokens).unwrap(), mode };
+    bucket.consume(&ask(15, Mode::Force), 0).unwrap();
+    let mut queue = Queue::default();
+    queue.push(Tokens::from_whole(20).unwrap());
+    let call = ask(1, Mode::Reserve { max_wait_us: 60_000_000 });
+    assert_eq!(bucket.consume_behind(&call, &queue, 0).unwrap().0.wait_us, Some(1));
+}
+
+#[test]
+fn a_bucket_without_a_limit_gets_that_of_the_first_who_waits() {
+    let limit = limit(10, 1, 1);
+    let mut bucket = Bucket::UNKNOWN;
+    bucket.penalise(1_000_000, 0);
+    let mut queue = Queue::default();
+    queue.push(Tokens::ONE);
+    queue.look_again_from(0);
+    assert_eq!(bucket.serve(&mut queue, &limit, 0), (Turn::In(2_000_000), Effect::Changed));
+    assert_eq!(bucket.limit(), Some(&limit));
+    assert_eq!(bucket.serve(&mut queue, &limit, 0), (Turn::In(2_000_000), Effect::Unchanged));
+}
+
+#[test]
 fn where_the_first_leaves_the_next_has_what_the_bucket_holds_and_no_more() {
     let limit = limit(100, 1000, 1);
     let mut bucket = Bucket::UNKNOWN;
