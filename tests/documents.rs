@@ -68,6 +68,19 @@ fn every_promise_and_rule_names_a_test() {
 }
 
 #[test]
+fn the_instructions_in_the_readme_are_those_that_were_counted() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (readme, numbers) = (read("README.md"), read("benches/numbers.md"));
+    let counted = |name: &str| {
+        let line = numbers.lines().find(|line| line.starts_with(&format!("| {name} |"))).unwrap();
+        line.split('|').nth(2).unwrap().trim().to_owned()
+    };
+    let [incr, allowed, denied] = ["INCR", "TB.CONSUME, allowed", "TB.CONSUME, denied"].map(counted);
+    let told = format!("| instructions of the whole server (`INCR`: {incr}) | {allowed} | {denied} |");
+    assert!(readme.contains(&told), "README.md does not say {told}");
+}
+
+#[test]
 fn the_recipes_are_the_files_that_are_tried() {
     let recipes = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
     let shown: Vec<(&str, &str)> = recipes.split("<!-- ").skip(1).filter_map(|part| part.split_once(" -->\n")).collect();
