@@ -3,7 +3,7 @@
 //! `bench` measures all and writes `numbers.md` and `numbers.svg`; `bench gate` only
 //! counts instructions and fails where a call takes more than it may. `./dev bench` and
 //! `./dev test` call them with what they need. To know before changing it: this process
-//! and its load generators run on one core and every server on another, all that is
+//! and its load generators run on one core and what is measured on another, all that is
 //! compared takes turns within a round, and what is told are medians over rounds, or
 //! counts of instructions, so that a busy machine spoils no ratio.
 

@@ -136,12 +136,7 @@ impl Report {
     }
 
     pub(crate) fn persistence(&mut self, name: &str, replica: bool, figures: &[Figure]) {
-        let shared = if replica {
-            " The replica shares the server's core: calls a second have its work in them, processor time is the \
-             server's alone."
-        } else {
-            ""
-        };
+        let shared = if replica { " The replica shares the generators' core, so that the server has its own." } else { "" };
         self.section(&format!("With {name}"), &format!("Pipeline 50; the script under the same persistence.{shared}"));
         self.head(&["", "calls/s", "server µs/call"]);
         for figure in figures {

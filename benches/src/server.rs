@@ -45,6 +45,8 @@ pub(crate) struct Setup<'s> {
     /// Under valgrind; the file its counts go to.
     pub(crate) counted: Option<&'s Path>,
     pub(crate) port: Option<u16>,
+    /// On the generators' core, since it is not this one that is measured.
+    pub(crate) aside: bool,
 }
 
 impl Plan {
@@ -71,7 +73,8 @@ impl Server {
         std::fs::write(dir.path().join("conf"), conf)?;
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let mut command = Command::new("taskset");
-        command.args(["-c", CORES.first().map_or("0", String::as_str)]);
+        let core = if setup.aside { CORES.last() } else { CORES.first() };
+        command.args(["-c", core.map_or("0", String::as_str)]);
         if let Some(counts) = setup.counted {
             command.args(["valgrind", "--tool=callgrind"]);
             command.arg(format!("--callgrind-out-file={}", counts.display()));

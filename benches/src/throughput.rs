@@ -58,7 +58,7 @@ pub(crate) fn compare_persistent(
     let mut server = Server::start(&Setup { modules: plan.modules(), lines, port: Some(port), ..Setup::default() })?;
     let follower = if replica {
         let of = format!("replicaof 127.0.0.1 {port}");
-        let mut follower = Server::start(&Setup { modules: plan.modules(), lines: &[&of], ..Setup::default() })?;
+        let mut follower = Server::start(&Setup { modules: plan.modules(), lines: &[&of], aside: true, ..Setup::default() })?;
         follower.wait_for_sync()?;
         Some(follower)
     } else {
